@@ -1,0 +1,38 @@
+# The README's commands. Everything happens in .venv inside the checkout; each target sets up what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+ALL_INSTALLED := .venv/.all-installed
+
+.PHONY: install demo test lint bench clean
+
+install: $(ALL_INSTALLED)
+
+demo: $(INSTALLED)
+	$(BIN)/starfc demo -o demo
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=90
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/mypy
+
+bench: $(INSTALLED)
+	$(BIN)/pip install --quiet --constraint constraints.txt pynndescent
+	$(BIN)/python benchmarks/knn.py
+
+clean:
+	rm -rf .venv demo bench
+
+# What the demo, the tests and the lint need.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# Every extra.
+$(ALL_INSTALLED): $(INSTALLED)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	touch $@

@@ -1,0 +1,144 @@
+"""Files that are either whole or not there.
+
+Everything is written to a temporary name in the target's own folder and renamed when complete, so that a kill, a full
+disk or an error leaves the target as it was. ``OutputError`` says which path and why.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import OutputError
+
+# ".labels.npy.starfc-k3_x9a2b.npy": no one else makes such names, so what a killed run left behind is safe to remove.
+_TEMPORARY_NAME = re.compile(r"\..+\.starfc-[a-z0-9_]{8}(\.[^.]*)?")
+
+
+def require_writable(target: Path) -> None:
+    """Refuse a target that cannot be written, before any work is done for it."""
+    _require_parent(target)
+    if target.is_dir():
+        raise OutputError(f"output {target} is a folder; give a file name")
+    if target.exists() and not target.is_file():
+        raise OutputError(f"output {target} is a device or pipe, which cannot be replaced; give a file name")
+
+
+def require_folder_writable(target: Path) -> None:
+    """Refuse a target folder that cannot be made, before any work is done for it."""
+    _require_parent(target)
+    if target.exists() and not target.is_dir():
+        raise OutputError(f"output {target} is a file; give a folder name")
+
+
+def _require_parent(target: Path) -> None:
+    """Refuse a target whose folder is missing or read-only."""
+    folder = target.resolve().parent
+    if not folder.is_dir():
+        raise OutputError(f"output folder {folder} does not exist; create it or choose another path")
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"output folder {folder} is not writable; change its permissions or choose another path")
+
+
+@contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; rename it to `target` when the block ends well.
+
+    >>> folder = getfixture("tmp_path")
+    >>> with replacing(folder / "a.txt") as aside:
+    ...     _ = aside.write_text("whole")
+    >>> [p.name for p in folder.iterdir()]
+    ['a.txt']
+    """
+    require_writable(target)
+    place = target.resolve()  # a link stays a link: what it points to is replaced
+    with _naming(target):
+        handle, name = tempfile.mkstemp(prefix=f".{place.name}.starfc-", suffix=place.suffix, dir=place.parent)
+        os.close(handle)
+        aside = Path(name)
+        try:
+            yield aside
+            _flush_to_disk(aside)
+            aside.chmod(0o666 & ~_umask())
+            aside.replace(place)
+        finally:
+            aside.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `target`; it takes the place of `target` when the block ends well."""
+    require_folder_writable(target)
+    place = target.resolve()
+    with _naming(target):
+        aside = Path(tempfile.mkdtemp(prefix=f".{place.name}.starfc-", dir=place.parent))
+        try:
+            yield aside
+            for file in aside.rglob("*"):
+                _flush_to_disk(file)
+            aside.chmod(0o777 & ~_umask())
+            _swap_folders(aside, place)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_json(target: Path, content: dict[str, Any]) -> None:
+    """Write `content` as indented JSON, whole or not at all."""
+    with replacing(target) as aside:
+        aside.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files that killed runs left in `folder`; every other file stays."""
+    for path in folder.iterdir():
+        if _TEMPORARY_NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink():
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(target: Path) -> Iterator[None]:
+    """State a failed write in one sentence that names the target."""
+    try:
+        yield
+    except OutputError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write {target}: {error.strerror or error}; nothing was changed") from error
+
+
+def _swap_folders(aside: Path, place: Path) -> None:
+    """Put `aside` in `place`; whatever stood there is removed afterwards, or put back if that fails."""
+    if not place.exists():
+        aside.replace(place)
+        return
+    retired = Path(tempfile.mkdtemp(prefix=f".{place.name}.starfc-", dir=place.parent))
+    try:
+        place.replace(retired / "old")
+        aside.replace(place)
+    finally:
+        if not place.exists():
+            (retired / "old").replace(place)
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def _flush_to_disk(path: Path) -> None:
+    """Force the bytes out, so that the rename can never be seen before them (and a full disk is noticed here)."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _umask() -> int:
+    """Return the process's umask (it can only be read by setting it)."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

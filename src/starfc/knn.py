@@ -1,0 +1,390 @@
+"""kNN graph: the k most similar other faces of every face.
+
+In: Features. Out: KnnGraph, the pattern every later stage works on. Similarity is the cosine. `exact` computes every
+product of two rows once and offers it to both of them: a fixed grid of tiles, one single-threaded GEMM per pair of
+tiles, in rounds whose pairs share no tile, so that threads never meet in a row. The grid depends on n alone, and the
+selection is a total order (similarity descending, id ascending), so the bits do not depend on threads, blocks or
+memory.
+"""
+
+from __future__ import annotations
+
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from .atomic import replacing
+from .cells import LANES, Selection, finish_selection, join_cells, push_scores, start_selection
+from .errors import InputError
+from .features import Features, npz_names, open_npz_array
+from .progress import Progress, silent
+
+METHODS = ("auto", "exact", "cells")
+_TILE = 512
+_SPAN_BYTES = 2 << 30  # rows held at once by the exact join
+
+
+@dataclass(frozen=True)
+class KnnGraph:
+    """Neighbours of every face, best first.
+
+    Attributes
+    ----------
+    neighbors : int32 (n, k)
+        Row numbers of the neighbours, never the row itself; -1 where a row has fewer than k.
+    similarities : float32 (n, k)
+        Cosines with them, descending, ties by id; 0 where the neighbour is -1.
+    order : int32 (n,), optional
+        Rows in an order in which neighbours stand near each other, for stages that gather rows.
+    """
+
+    neighbors: NDArray[np.int32]
+    similarities: NDArray[np.float32]
+    order: NDArray[np.int32] | None = None
+
+    def __post_init__(self) -> None:
+        if self.neighbors.ndim != 2 or self.neighbors.shape != self.similarities.shape:
+            raise InputError(
+                f"a kNN graph needs neighbors and similarities of one shape (n, k), "
+                f"not {self.neighbors.shape} and {self.similarities.shape}"
+            )
+
+    @property
+    def n(self) -> int:
+        """Number of faces."""
+        return int(self.neighbors.shape[0])
+
+    @property
+    def k(self) -> int:
+        """Neighbours per face."""
+        return int(self.neighbors.shape[1])
+
+
+def build_knn(
+    features: Features,
+    *,
+    k: int,
+    method: str = "auto",
+    recall: float = 0.95,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> KnnGraph:
+    """Find the k most similar other rows of every row.
+
+    Parameters
+    ----------
+    features : Features
+        (n, d) vectors.
+    k : int
+        Neighbours per row, smaller than n.
+    method : {"auto", "exact", "cells"}
+        All pairs, or only pairs of near cells; "auto" takes the faster.
+    recall : float
+        Share of the true neighbours that "cells" must find.
+    seed : int
+        Of the random choices of "cells".
+    progress : callable
+        Called as ``progress("knn", done, total)``.
+
+    Returns
+    -------
+    KnnGraph
+        (n, k); the same bits for the same seed on any number of threads.
+
+    Examples
+    --------
+    >>> faces = Features(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
+    >>> build_knn(faces, k=1).neighbors.ravel()
+    array([1, 0, 3, 2], dtype=int32)
+    """
+    if method not in METHODS:
+        raise InputError(f"method ({method!r}) must be one of {', '.join(METHODS)}")
+    require_k(k, len(features))
+    if method == "cells":
+        return KnnGraph(*join_cells(features, k, recall=recall, seed=seed, progress=progress))
+    return _join_exactly(features.read, len(features), features.dim, k, progress)
+
+
+def join_rows(rows: NDArray[np.float32], k: int, progress: Progress = silent) -> KnnGraph:
+    """Find the exact k nearest other rows of every row of an array of unit rows in memory.
+
+    Parameters
+    ----------
+    rows : float32 (n, d)
+        Rows of length one.
+    k : int
+        Neighbours per row, smaller than n.
+    progress : callable
+        Called as ``progress("knn", done, total)``.
+
+    Returns
+    -------
+    KnnGraph
+        (n, k).
+
+    Examples
+    --------
+    >>> graph = join_rows(np.array([[1, 0], [0.8, 0.6], [0, 1]], dtype=np.float32), 1)
+    >>> graph.neighbors.ravel(), graph.similarities.ravel()
+    (array([1, 0, 1], dtype=int32), array([0.8, 0.8, 0.6], dtype=float32))
+    """
+    if rows.ndim != 2 or rows.shape[1] == 0:
+        raise InputError(f"rows have shape {rows.shape}; they must be two-dimensional, one row per face")
+    require_k(k, len(rows))
+    floats = np.asarray(rows, dtype=np.float32)
+    return _join_exactly(lambda start, stop: floats[start:stop], len(floats), floats.shape[1], k, progress)
+
+
+def require_k(k: int, n: int) -> None:
+    """Refuse a number of neighbours that n rows cannot have."""
+    if n < 2:
+        raise InputError(f"a kNN graph needs at least 2 vectors, not {n}")
+    if k < 1:
+        raise InputError(f"k ({k}) must be at least 1")
+    if k >= n:
+        raise InputError(f"k ({k}) must be smaller than the number of vectors ({n}); pass k={n - 1} or fewer")
+
+
+ReadRows = Callable[[int, int], NDArray[np.float32]]
+
+
+def _join_exactly(read: ReadRows, n: int, dim: int, k: int, progress: Progress) -> KnnGraph:
+    """Join all rows with all rows, two spans of tiles in memory at a time."""
+    selection = start_selection(n, k)
+    tile = _tile_rows(n)
+    n_tiles = -(-n // tile)
+    span = max(1, _SPAN_BYTES // (2 * 4 * dim * tile))
+    done, total = 0, n_tiles * (n_tiles + 1) // 2
+    progress("knn", 0, total)
+    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(numba.get_num_threads()) as pool:
+        for first in range(0, n_tiles, span):
+            left = _Span(read, first, min(first + span, n_tiles), tile, n)
+            for second in range(first, n_tiles, span):
+                right = left if second == first else _Span(read, second, min(second + span, n_tiles), tile, n)
+                for pairs in _rounds(left, right):
+                    list(pool.map(lambda pair: _join_tiles(selection, left, right, pair), pairs))  # noqa: B023
+                    done += len(pairs)
+                    progress("knn", done, total)
+    return KnnGraph(*finish_selection(selection))
+
+
+def _tile_rows(n: int) -> int:
+    """Rows per tile: whole lanes, and small enough that a few thousand rows still keep several threads busy."""
+    return min(_TILE, -(-n // (8 * LANES)) * LANES)
+
+
+class _Span:
+    """Consecutive tiles held in memory; the last one is padded with zero rows to the common shape."""
+
+    def __init__(self, read: ReadRows, first: int, last: int, tile: int, n: int) -> None:
+        self.first, self.last, self.tile, self.n = first, last, tile, n
+        start, stop = first * tile, min(last * tile, n)
+        rows = read(start, stop)
+        self.rows = np.zeros(((last - first) * tile, rows.shape[1]), dtype=np.float32)
+        self.rows[: stop - start] = rows
+
+    def get_tile(self, index: int) -> NDArray[np.float32]:
+        start = (index - self.first) * self.tile
+        return self.rows[start : start + self.tile]
+
+    def get_limits(self, index: int) -> tuple[int, int]:
+        return index * self.tile, min((index + 1) * self.tile, self.n)
+
+
+def _rounds(left: _Span, right: _Span) -> Iterator[list[tuple[int, int]]]:
+    """Yield every pair of tiles once, in rounds in which no tile occurs twice."""
+    m, first = left.last - left.first, left.first
+    if left is not right:
+        width = right.last - right.first
+        for shift in range(max(m, width)):
+            shifted = [(first + i, right.first + (i + shift) % max(m, width)) for i in range(m)]
+            yield [pair for pair in shifted if pair[1] < right.last]
+        return
+    # A round-robin tournament: in round r the tiles i and r - i meet; who would meet itself plays its diagonal.
+    for r in range(m):
+        meetings = {(min(i, (r - i) % m), max(i, (r - i) % m)) for i in range(m)}
+        yield sorted((first + i, first + j) for i, j in meetings)
+
+
+_scratch = threading.local()
+
+
+def _get_scratch(tile: int) -> NDArray[np.float32]:
+    """Return this thread's tile of scores; a fresh one per product would be paid for in page faults."""
+    if getattr(_scratch, "scores", np.empty(0)).shape != (tile, tile):
+        _scratch.scores = np.empty((tile, tile), dtype=np.float32)
+    return cast("NDArray[np.float32]", _scratch.scores)
+
+
+def _join_tiles(selection: Selection, left: _Span, right: _Span, pair: tuple[int, int]) -> None:
+    """Multiply two tiles and offer the products to the rows of both."""
+    scores = _get_scratch(left.tile)
+    np.matmul(left.get_tile(pair[0]), right.get_tile(pair[1]).T, out=scores)
+    push_scores(selection, scores, left.get_limits(pair[0]), right.get_limits(pair[1]))
+
+
+def save_knn(graph: KnnGraph, path: str | Path) -> None:
+    """Write `neighbors` and `similarities` (and `order`, if there is one) as an `.npz`, whole or not at all."""
+    path = Path(path)
+    _require_npz(path)
+    arrays = {"neighbors": graph.neighbors, "similarities": graph.similarities}
+    if graph.order is not None:
+        arrays["order"] = graph.order
+    with replacing(path) as aside, aside.open("wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+
+
+def load_knn(path: str | Path, *, n_expected: int | None = None) -> KnnGraph:
+    """Open a kNN graph of either layout without reading it all into memory.
+
+    Parameters
+    ----------
+    path : str or Path
+        `.npz` with `neighbors` and `similarities`, self excluded; or with `data` (n, 2, k): ids, then cosine distances,
+        self included. The second becomes k - 1 columns.
+    n_expected : int, optional
+        Number of faces the graph belongs to; another is an error.
+
+    Returns
+    -------
+    KnnGraph
+        Checked: ids in range, no self, finite similarities.
+
+    Examples
+    --------
+    >>> path = getfixture("tmp_path") / "graph.npz"
+    >>> save_knn(join_rows(np.eye(3, dtype=np.float32), 1), path)
+    >>> load_knn(path).neighbors.ravel().tolist()
+    [1, 0, 0]
+    """
+    path = Path(path)
+    _require_npz(path)
+    try:
+        graph = _read_graph(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist; check the path") from None
+    except PermissionError:
+        raise InputError(f"{path} cannot be read; check its permissions") from None
+    except InputError:
+        raise
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read: {error}; the file is damaged or of another format") from error
+    if n_expected is not None and graph.n != n_expected:
+        raise InputError(
+            f"{path} is a graph of {graph.n} faces, the features are {n_expected}; they must belong together"
+        )
+    return graph
+
+
+def _require_npz(path: Path) -> None:
+    """Refuse a name that is not an `.npz`."""
+    if path.suffix.lower() != ".npz":
+        raise InputError(f"{path} ends in '{path.suffix}'; a kNN graph is a .npz file")
+
+
+def _read_graph(path: Path) -> KnnGraph:
+    """Read the layout that is there and check it."""
+    names = npz_names(path)
+    if "neighbors" in names and "similarities" in names:
+        order = open_npz_array(path, "order") if "order" in names else None
+        return _check_graph(open_npz_array(path, "neighbors"), open_npz_array(path, "similarities"), order, path)
+    if "data" in names:
+        return _convert_data(open_npz_array(path, "data"), path)
+    raise InputError(f"{path} holds {names or 'no arrays'}; a kNN graph has 'neighbors' and 'similarities', or 'data'")
+
+
+def _check_graph(
+    neighbors: NDArray[Any], similarities: NDArray[Any], order: NDArray[Any] | None, path: Path
+) -> KnnGraph:
+    """Refuse arrays that are no kNN graph, block by block."""
+    if neighbors.ndim != 2 or neighbors.shape != similarities.shape:
+        raise InputError(
+            f"{path} has neighbors of shape {neighbors.shape} and similarities of shape {similarities.shape}; "
+            f"both must be (n, k)"
+        )
+    if neighbors.dtype.kind not in "iu" or similarities.dtype.kind != "f":
+        raise InputError(
+            f"{path} has neighbors of type {neighbors.dtype} and similarities of type {similarities.dtype}; "
+            f"they must be integers and floats"
+        )
+    for start in range(0, len(neighbors), 1 << 16):
+        _check_rows(
+            neighbors[start : start + (1 << 16)],
+            similarities[start : start + (1 << 16)],
+            start,
+            len(neighbors),
+            path,
+        )
+    if order is not None and (order.shape != (len(neighbors),) or order.dtype.kind not in "iu"):
+        raise InputError(
+            f"{path} has an order of shape {order.shape} and type {order.dtype}; it must be ({len(neighbors)},) ids"
+        )
+    return KnnGraph(
+        _as_native(neighbors, np.dtype(np.int32)),
+        _as_native(similarities, np.dtype(np.float32)),
+        None if order is None else _as_native(order, np.dtype(np.int32)),
+    )
+
+
+def _check_rows(neighbors: NDArray[Any], similarities: NDArray[Any], start: int, n: int, path: Path) -> None:
+    """Refuse ids out of range, a row that is its own neighbour, and similarities that are no numbers."""
+    rows = np.arange(start, start + len(neighbors))[:, None]
+    if neighbors.size and (neighbors.min() < -1 or neighbors.max() >= n):
+        row = int(rows[((neighbors < -1) | (neighbors >= n)).any(axis=1)][0, 0])
+        raise InputError(
+            f"{path} row {row} has neighbour ids outside -1..{n - 1}; the graph is of other features or damaged"
+        )
+    own = (neighbors == rows).any(axis=1)
+    if own.any():
+        raise InputError(
+            f"{path} row {int(rows[own][0, 0])} has itself as a neighbour; remove each row from its own list"
+        )
+    odd = ~np.isfinite(similarities).all(axis=1)
+    if odd.any():
+        raise InputError(f"{path} row {int(rows[odd][0, 0])} has NaN or infinite similarities; the graph is damaged")
+
+
+def _as_native(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the array in the wanted type; a memory map that has it already stays one."""
+    return array if array.dtype == dtype else array.astype(dtype)
+
+
+def _convert_data(data: NDArray[Any], path: Path) -> KnnGraph:
+    """Turn the field's (n, 2, k) ids and cosine distances, self included, into a graph of k - 1 columns."""
+    if data.ndim != 3 or data.shape[1] != 2 or data.dtype.kind not in "fiu":
+        raise InputError(f"{path} has data of shape {data.shape} and type {data.dtype}; it must be numbers (n, 2, k)")
+    n, _, k = data.shape
+    if k < 2:
+        raise InputError(f"{path} has {k} neighbour(s) per face, the face itself included; at least 2 are needed")
+    neighbors = np.empty((n, k - 1), dtype=np.int32)
+    similarities = np.empty((n, k - 1), dtype=np.float32)
+    for start in range(0, n, 1 << 14):
+        block = data[start : start + (1 << 14)]
+        ids, distances = block[:, 0], np.asarray(block[:, 1], dtype=np.float64)
+        if not np.isfinite(ids).all() or (np.asarray(ids) % 1 != 0).any():
+            raise InputError(
+                f"{path} has neighbour ids that are no whole numbers; the first of the two planes must be ids"
+            )
+        kept = _drop_self(np.asarray(ids), start)
+        neighbors[start : start + len(block)] = ids[kept].reshape(len(block), k - 1).clip(-2, n)
+        similarities[start : start + len(block)] = (1.0 - distances)[kept].reshape(len(block), k - 1)
+    similarities[neighbors == -1] = 0
+    return _check_graph(neighbors, similarities, None, path)
+
+
+def _drop_self(ids: NDArray[Any], start: int) -> NDArray[np.bool_]:
+    """Mark all but one entry of each row: the row itself wherever it stands, or the last entry where it is missing."""
+    own = ids == np.arange(start, start + len(ids))[:, None]
+    dropped = np.where(own.any(axis=1), own.argmax(axis=1), ids.shape[1] - 1)
+    kept = np.ones(ids.shape, dtype=bool)
+    kept[np.arange(len(ids)), dropped] = False
+    return kept

@@ -1,0 +1,240 @@
+"""Model folder: what training leaves behind and clustering needs.
+
+`model.safetensors` holds the tensors under the names of the authors' release (`conv1.weight`, ...,
+`classifier.2.bias`), `config.json` the scorer, its shapes, k, tau_1, tau_2 and how to prune and partition,
+`README.md` the model card. Nothing here needs torch, except the import of the authors' `.pth` files.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .atomic import replacing_folder, require_folder_writable
+from .errors import MissingExtraError, ModelError, OutputError
+
+FORMAT_VERSION = 1
+_HEAD = (
+    "classifier.0.weight",
+    "classifier.0.bias",
+    "classifier.1.weight",
+    "classifier.2.weight",
+    "classifier.2.bias",
+)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """How a model is to be used. `k` counts the face itself only if `k_counts_self` (the authors' convention)."""
+
+    dim: int
+    hidden: tuple[int, ...]
+    scorer: str = "gcn"
+    k: int = 80
+    k_counts_self: bool = False
+    tau1: float = 0.7
+    tau2: float | None = 0.72
+    aggregate: str = "max"
+    edges: str = "directed"
+    partition: str = "components"
+    training: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_neighbors(self) -> int:
+        """Neighbours per face, the face itself not counted."""
+        return self.k - 1 if self.k_counts_self else self.k
+
+
+@dataclass(frozen=True)
+class Model:
+    """Tensors of a trained edge scorer and how to use them."""
+
+    config: ModelConfig
+    tensors: dict[str, NDArray[np.float32]]
+
+    def __post_init__(self) -> None:
+        expected = expected_shapes(self.config.dim, self.config.hidden)
+        found = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
+        for name, shape in expected.items():
+            if found.get(name) != shape:
+                raise ModelError(
+                    f"the model's tensor '{name}' has shape {found.get(name, 'none')}, expected {shape};"
+                    " the folder is damaged or of another program"
+                )
+        if not all(np.isfinite(tensor).all() for tensor in self.tensors.values()):
+            raise ModelError("the model holds NaN or infinite weights; train it again")
+
+    def with_config(self, **changes: Any) -> Model:  # noqa: ANN401
+        """Return the same tensors with another configuration."""
+        return Model(replace(self.config, **changes), self.tensors)
+
+    def require_dim(self, dim: int) -> None:
+        """Refuse features of another dimension than the model was trained for."""
+        if dim != self.config.dim:
+            raise ModelError(
+                f"the model was trained for vectors of dimension {self.config.dim}, these have {dim};"
+                " use features of the same embedder or train another model"
+            )
+
+    def save(self, folder: str | Path) -> None:
+        """Write the model folder, whole or not at all."""
+        from safetensors.numpy import save
+
+        contiguous = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in self.tensors.items()}
+        require_model_target(Path(folder))
+        with replacing_folder(Path(folder)) as aside:
+            (aside / "model.safetensors").write_bytes(save(contiguous))
+            (aside / "config.json").write_text(json.dumps(self._config_as_json(), indent=2) + "\n", encoding="utf-8")
+            (aside / "README.md").write_text(self._card(), encoding="utf-8")
+
+    def _config_as_json(self) -> dict[str, Any]:
+        from . import __version__
+
+        config = self.config
+        return {
+            "format": "starfc-model",
+            "format_version": FORMAT_VERSION,
+            "starfc_version": __version__,
+            "scorer": config.scorer,
+            "dim": config.dim,
+            "hidden": list(config.hidden),
+            "shapes": {name: list(tensor.shape) for name, tensor in self.tensors.items()},
+            "k": config.k,
+            "k_counts_self": config.k_counts_self,
+            "tau_1": config.tau1,
+            "tau_2": config.tau2,
+            "aggregate": config.aggregate,
+            "edges": config.edges,
+            "partition": config.partition,
+            "training": config.training,
+        }
+
+    def _card(self) -> str:
+        config = self.config
+        facts = "\n".join(f"- {name}: {value}" for name, value in config.training.items()) or "- not recorded"
+        return (
+            f"# starfc model\n\nScores the edges of a kNN graph of face vectors (dimension {config.dim}) with the GCN"
+            f" of STAR-FC, layers {list(config.hidden)}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
+            f" (k {config.k}, tau_1 {config.tau1}, tau_2 {config.tau2},\n{config.aggregate} intimacy on"
+            f" {config.edges} edges, {config.partition}).\n\nIt reads raw features: it is of use only for vectors of the"
+            f" embedder it was trained on.\n\n## Training\n\n{facts}\n"
+        )
+
+
+def require_model_target(folder: Path) -> None:
+    """Refuse a folder that cannot be written, or that holds anything but an older model: saving replaces it whole."""
+    require_folder_writable(folder)
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "model.safetensors").is_file():
+        raise OutputError(f"output folder {folder} holds other files than a model; choose a new or empty folder")
+
+
+def expected_shapes(dim: int, hidden: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor of a GCN with the given input dimension and layer widths."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for layer, (width_in, width_out) in enumerate(zip((dim, *hidden[:-1]), hidden, strict=True), start=1):
+        shapes[f"conv{layer}.weight"] = (2 * width_in, width_out)
+        shapes[f"conv{layer}.bias"] = (width_out,)
+    h = hidden[-1]
+    return shapes | dict(zip(_HEAD, ((h, 2 * h), (h,), (h,), (2, h), (2,)), strict=True))
+
+
+def load_model(folder: str | Path) -> Model:
+    """Read a model folder; anything missing, truncated or foreign is named in one sentence."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load
+
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ModelError(f"model folder {folder} does not exist; give the folder that 'starfc train -o' wrote")
+    try:
+        raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        tensors = load((folder / "model.safetensors").read_bytes())
+    except FileNotFoundError as error:
+        raise ModelError(
+            f"model folder {folder} has no {Path(error.filename).name}; it is not a starfc model"
+        ) from error
+    except (json.JSONDecodeError, UnicodeDecodeError, SafetensorError, OSError) as error:
+        raise ModelError(f"model folder {folder} is damaged ({error}); copy or train it again") from error
+    if not isinstance(raw, dict) or raw.get("format") != "starfc-model":
+        raise ModelError(
+            f"{folder / 'config.json'} is not of a starfc model; give the folder that 'starfc train -o' wrote"
+        )
+    if raw.get("format_version") != FORMAT_VERSION:
+        raise ModelError(
+            f"model folder {folder} has format version {raw.get('format_version')}, this starfc reads {FORMAT_VERSION};"
+            " update starfc or train again"
+        )
+    return Model(_config_from_json(raw, folder), {name: tensor.astype(np.float32) for name, tensor in tensors.items()})
+
+
+def _config_from_json(raw: dict[str, Any], folder: Path) -> ModelConfig:
+    try:
+        hidden = tuple(int(width) for width in raw["hidden"])
+        if not hidden:
+            raise ValueError("hidden")
+        return ModelConfig(
+            dim=int(raw["dim"]),
+            hidden=hidden,
+            scorer=str(raw["scorer"]),
+            k=int(raw["k"]),
+            k_counts_self=bool(raw["k_counts_self"]),
+            tau1=float(raw["tau_1"]),
+            tau2=None if raw["tau_2"] is None else float(raw["tau_2"]),
+            aggregate=str(raw["aggregate"]),
+            edges=str(raw["edges"]),
+            partition=str(raw["partition"]),
+            training=dict(raw["training"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{folder / 'config.json'} lacks or garbles {error}; copy or train the model again") from error
+
+
+def import_checkpoint(backbone: str | Path, head: str | Path) -> Model:
+    """Make a model from the authors' released `.pth` pair, to be used exactly as their code does.
+
+    Their k = 80 counts the face itself, edges are directed, tau_1 is .7 and tau_2 .72. The files are loaded with
+    ``weights_only=True``: no code in them can run.
+    """
+    tensors = _read_state(Path(backbone)) | _read_state(Path(head))
+    if "conv1.weight" not in tensors or "classifier.0.weight" not in tensors:
+        raise ModelError(
+            f"{backbone} and {head} hold {sorted(tensors)}; expected 'conv1.weight' in the first and"
+            " 'classifier.0.weight' in the second"
+        )
+    layers = sum(name.startswith("conv") and name.endswith(".weight") for name in tensors)
+    hidden = tuple(int(tensors[f"conv{layer}.weight"].shape[1]) for layer in range(1, layers + 1))
+    dim = int(tensors["conv1.weight"].shape[0]) // 2
+    kept = {name: tensors[name] for name in expected_shapes(dim, hidden) if name in tensors}
+    facts = {
+        "source": "imported from the authors' released layout",
+        "backbone": Path(backbone).name,
+        "head": Path(head).name,
+    }
+    return Model(ModelConfig(dim=dim, hidden=hidden, k=80, k_counts_self=True, training=facts), kept)
+
+
+def _read_state(path: Path) -> dict[str, NDArray[np.float32]]:
+    """Read a torch state dict as numpy arrays."""
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError("torch", "train", "importing a checkpoint") from None
+    import pickle
+
+    if not path.is_file():
+        raise ModelError(f"checkpoint {path} does not exist; check the path")
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, OSError, ValueError, KeyError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ModelError(
+            f"checkpoint {path} cannot be read safely ({reason}); it must be a plain state dict"
+        ) from error
+    if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
+        raise ModelError(f"checkpoint {path} is no state dict (names to tensors); save model.state_dict()")
+    return {name.removeprefix("module."): tensor.float().numpy() for name, tensor in state.items()}

@@ -1,0 +1,105 @@
+"""Partition: from surviving edges to one label per face.
+
+In: EdgeGraph. Out: int64 labels (n,), numbered by first appearance. Connected components are the paper's way; dynamic
+edge pruning is the "naive" way it compares with (from CDP): components larger than `max_size` are cut again at a
+threshold raised towards 1, until all are small enough.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .errors import InputError
+from .prune import EdgeGraph
+
+PARTITIONS = ("components", "dynamic")
+
+
+def partition_graph(graph: EdgeGraph, *, partition: str = "components") -> NDArray[np.int64]:
+    """Label the faces by the named way of reading clusters off the graph."""
+    if partition not in PARTITIONS:
+        raise InputError(f"partition ('{partition}') must be one of {', '.join(PARTITIONS)}")
+    return label_components(graph) if partition == "components" else label_by_dynamic_pruning(graph)
+
+
+def label_components(graph: EdgeGraph) -> NDArray[np.int64]:
+    """Label connected components, edges taken as undirected.
+
+    >>> graph = EdgeGraph(np.array([0, 1, 1, 1]), np.array([2], np.int32), np.array([1.0], np.float32))
+    >>> label_components(graph).tolist()
+    [0, 1, 0]
+    """
+    return np.asarray(_label_components(graph.offsets, graph.targets))
+
+
+def label_by_dynamic_pruning(
+    graph: EdgeGraph, *, max_size: int = 300, start: float | None = None, step: float = 0.05
+) -> NDArray[np.int64]:
+    """Label components, cutting those above `max_size` again at a threshold raised towards 1.
+
+    Parameters
+    ----------
+    graph : EdgeGraph
+        With scores in [0, 1].
+    max_size : int
+        Largest cluster that is left as it is (CDP's published setting: 300).
+    start : float, optional
+        First threshold; the smallest score by default.
+    step : float
+        The threshold th becomes th + (1 - th) * step (published: .05) for what is too large.
+
+    Returns
+    -------
+    int64 (n,)
+    """
+    if max_size < 1 or not 0 < step < 1:
+        raise InputError(f"max_size ({max_size}) must be at least 1 and step ({step}) between 0 and 1")
+    threshold = start if start is not None else float(graph.scores.min(initial=1.0))
+    kept = graph.scores >= np.float32(threshold)
+    labels = label_components(graph.keep(kept))
+    while True:
+        too_large = np.bincount(labels)[labels] > max_size
+        if not too_large.any() or not kept.any():
+            return labels
+        threshold += (1.0 - threshold) * step
+        sources = np.repeat(np.arange(graph.n_nodes), np.diff(graph.offsets))
+        # Raising stops for good when no float32 lies between the threshold and 1: then equal scores of 1 are cut as
+        # well.
+        exhausted = np.float32(threshold) >= np.float32(1.0)
+        kept &= ~too_large[sources] | ((graph.scores >= np.float32(threshold)) & (not exhausted))
+        labels = label_components(graph.keep(kept))
+
+
+@njit(cache=True)
+def _find_root(parent, node):  # type: ignore[no-untyped-def]
+    """Return the root of a node's tree, halving the path on the way."""
+    while parent[node] != node:
+        parent[node] = parent[parent[node]]
+        node = parent[node]
+    return node
+
+
+@njit(cache=True)
+def _label_components(offsets, targets):  # type: ignore[no-untyped-def]
+    """Union-find over all edges; the smallest id of a tree is its root, so labels follow first appearance."""
+    n = len(offsets) - 1
+    parent = np.arange(n, dtype=np.int32)
+    for i in range(n):
+        for e in range(offsets[i], offsets[i + 1]):
+            a, b = _find_root(parent, i), _find_root(parent, targets[e])
+            if a < b:
+                parent[b] = a
+            elif b < a:
+                parent[a] = b
+    labels = np.empty(n, dtype=np.int64)
+    n_labels = 0
+    for i in range(n):
+        root = _find_root(parent, i)
+        if root == i:
+            labels[i] = n_labels
+            n_labels += 1
+        else:
+            labels[i] = labels[root]
+    return labels

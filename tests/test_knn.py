@@ -1,0 +1,235 @@
+import zipfile
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starfc.errors import InputError, OutputError
+from starfc.features import Features
+from starfc.knn import KnnGraph, build_knn, join_rows, load_knn, save_knn
+from starfc.threads import limited_threads
+
+
+def unit_rows(n, dim, seed=0, n_distinct=None):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((n_distinct or n, dim)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows if n_distinct is None else rows[rng.integers(0, n_distinct, n)]
+
+
+def check_against_oracle(graph, rows, k):
+    """Compare with all pairs in float64: the right similarities, of the ids named, each other row at most once."""
+    wide = rows.astype(np.float64)
+    cosines = wide @ wide.T
+    found = np.take_along_axis(cosines, graph.neighbors.astype(np.int64), axis=1)
+    np.fill_diagonal(cosines, -np.inf)
+    best = -np.sort(-cosines, axis=1)[:, :k]
+    assert graph.neighbors.dtype == np.int32
+    assert graph.similarities.dtype == np.float32
+    assert graph.neighbors.shape == graph.similarities.shape == (len(rows), k)
+    np.testing.assert_allclose(graph.similarities, best, atol=2e-6)
+    np.testing.assert_allclose(graph.similarities, found, atol=2e-6)
+    assert not (graph.neighbors == np.arange(len(rows))[:, None]).any()
+    assert all(len(set(row)) == k for row in graph.neighbors.tolist())
+    order = np.lexsort((graph.neighbors, -graph.similarities), axis=1)
+    assert (order == np.arange(k)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_join_equals_the_oracle(data):
+    n = data.draw(st.integers(2, 200))
+    dim = data.draw(st.sampled_from([1, 2, 3, 17]))
+    k = data.draw(st.integers(1, n - 1))
+    n_distinct = data.draw(st.sampled_from([1, 2, 5, n]))
+    rows = unit_rows(n, dim, seed=data.draw(st.integers(0, 99)), n_distinct=n_distinct)
+    check_against_oracle(join_rows(rows, k), rows, k)
+
+
+@pytest.mark.parametrize(("n", "k"), [(1500, 1), (1500, 80), (4099, 30), (513, 512)])
+def test_many_tiles_equal_the_oracle(n, k):
+    rows = unit_rows(n, 24)
+    check_against_oracle(join_rows(rows, k), rows, k)
+
+
+def test_spans_of_tiles_give_the_same_bits(monkeypatch):
+    rows = unit_rows(1900, 20)
+    whole = join_rows(rows, 11)
+    for span_tiles in (1, 2, 3):
+        monkeypatch.setattr("starfc.knn._SPAN_BYTES", 2 * 4 * 20 * 256 * span_tiles)
+        parts = join_rows(rows, 11)
+        assert (parts.neighbors == whole.neighbors).all()
+        assert (parts.similarities == whole.similarities).all()
+
+
+def test_thread_counts_give_the_same_bits():
+    rows = unit_rows(3000, 40)
+    graphs = []
+    for threads in (1, 2):
+        with limited_threads(threads):
+            graphs.append(join_rows(rows, 30))
+    assert (graphs[0].neighbors == graphs[1].neighbors).all()
+    assert (graphs[0].similarities == graphs[1].similarities).all()
+
+
+def test_identical_rows_take_the_smallest_ids():
+    graph = join_rows(unit_rows(700, 8, n_distinct=1), 3)
+    assert graph.neighbors[0].tolist() == [1, 2, 3]
+    assert graph.neighbors[1].tolist() == [0, 2, 3]
+    assert (graph.neighbors[3:] == [0, 1, 2]).all()
+
+
+def test_similarity_is_symmetric_to_the_bit():
+    graph = join_rows(unit_rows(1100, 33), 40)
+    pairs = {
+        (row, int(other)): float(similarity)
+        for row in range(graph.n)
+        for other, similarity in zip(graph.neighbors[row], graph.similarities[row], strict=True)
+    }
+    assert all(pairs.get((other, row), similarity) == similarity for (row, other), similarity in pairs.items())
+
+
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", ">f4", "<f8", ">f8"])
+def test_any_float_and_scale(dtype):
+    raw = (np.random.default_rng(3).standard_normal((90, 12)) * 7).astype(dtype)
+    features = Features(raw)
+    check_against_oracle(build_knn(features, k=9), features.read(0, 90), 9)
+
+
+def test_any_memory_order():
+    raw = np.random.default_rng(3).standard_normal((90, 24)).astype(np.float32)
+    plain = build_knn(Features(raw[::2, ::3].copy()), k=5)
+    for view in (raw[::2, ::3], np.asfortranarray(raw[::2, ::3])):
+        graph = build_knn(Features(view), k=5)
+        assert (graph.neighbors == plain.neighbors).all()
+        assert (graph.similarities == plain.similarities).all()
+
+
+def test_progress_starts_at_nothing_and_ends_with_all():
+    calls = []
+    join_rows(unit_rows(900, 4), 2, progress=lambda *call: calls.append(call))
+    assert calls[0][:2] == ("knn", 0)
+    assert calls[-1][1] == calls[-1][2]
+    assert all(before[1] <= after[1] for before, after in zip(calls, calls[1:], strict=False))
+
+
+@pytest.mark.parametrize(
+    ("k", "message"),
+    [(0, r"k \(0\) must be at least 1"), (80, r"k \(80\) must be smaller .* \(64\); pass k=63 or fewer")],
+)
+def test_impossible_k(k, message):
+    features = Features(unit_rows(64, 4))
+    with pytest.raises(InputError, match=message):
+        build_knn(features, k=k)
+    with pytest.raises(InputError, match=message):
+        join_rows(features.read(0, 64), k)
+
+
+def test_other_bad_requests():
+    with pytest.raises(InputError, match="at least 2 vectors"):
+        join_rows(np.ones((1, 3), dtype=np.float32), 1)
+    with pytest.raises(InputError, match="two-dimensional"):
+        join_rows(np.ones(3, dtype=np.float32), 1)
+    with pytest.raises(InputError, match="must be one of auto"):
+        build_knn(Features(unit_rows(9, 3)), k=1, method="magic")
+    with pytest.raises(InputError, match="one shape"):
+        KnnGraph(np.zeros((2, 1), dtype=np.int32), np.zeros((2, 2), dtype=np.float32))
+
+
+def test_saved_graph_comes_back(tmp_path):
+    graph = join_rows(unit_rows(50, 6), 7)
+    save_knn(graph, tmp_path / "graph.npz")
+    loaded = load_knn(tmp_path / "graph.npz", n_expected=50)
+    assert isinstance(loaded.neighbors, np.memmap)
+    assert (loaded.neighbors == graph.neighbors).all()
+    assert (loaded.similarities == graph.similarities).all()
+    assert loaded.order is None
+    assert (loaded.n, loaded.k) == (50, 7)
+    ordered = KnnGraph(graph.neighbors, graph.similarities, np.arange(50, dtype=np.int32)[::-1])
+    save_knn(ordered, tmp_path / "graph.npz")
+    assert (load_knn(tmp_path / "graph.npz").order == ordered.order).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["graph.npz"]
+
+
+def test_field_layout(tmp_path):
+    # Row 0: self first; row 1: self behind its duplicate; row 2: self missing; row 3: a short list.
+    ids = [[0, 1, 2], [0, 1, 2], [0, 1, 3], [3, 2, -1]]
+    distances = [[0, 0.25, 0.5], [0, 0, 0.5], [0.5, 0.5, 0.75], [0, 0.75, 1]]
+    np.savez(tmp_path / "data.npz", data=np.array([ids, distances]).transpose(1, 0, 2))
+    graph = load_knn(tmp_path / "data.npz")
+    assert graph.neighbors.tolist() == [[1, 2], [0, 2], [0, 1], [2, -1]]
+    assert graph.similarities.tolist() == [[0.75, 0.5], [1, 0.5], [0.5, 0.5], [0.25, 0]]
+    assert graph.neighbors.dtype == np.int32
+    assert graph.similarities.dtype == np.float32
+
+
+GOOD = {
+    "neighbors": np.array([[1], [0]], dtype=np.int32),
+    "similarities": np.array([[0.5], [0.5]], dtype=np.float32),
+}
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"other": np.zeros(3)}, "has 'neighbors' and 'similarities', or 'data'"),
+        ({**GOOD, "neighbors": np.array([[1, 0]])}, r"both must be \(n, k\)"),
+        ({**GOOD, "neighbors": np.array([[1.0], [0.0]])}, "integers and floats"),
+        ({**GOOD, "neighbors": np.array([[1], [2]])}, r"row 1 has neighbour ids outside -1\.\.1"),
+        ({**GOOD, "neighbors": np.array([[1], [-2]])}, r"row 1 has neighbour ids outside -1\.\.1"),
+        ({**GOOD, "neighbors": np.array([[1], [1]])}, "row 1 has itself as a neighbour"),
+        ({**GOOD, "similarities": np.array([[0.5], [np.nan]])}, "row 1 has NaN or infinite"),
+        ({**GOOD, "order": np.array([0.5])}, "has an order of shape"),
+        ({"data": np.zeros((4, 3, 2))}, r"must be numbers \(n, 2, k\)"),
+        ({"data": np.zeros((4, 2, 1))}, "at least 2 are needed"),
+        ({"data": np.full((4, 2, 3), 0.5)}, "no whole numbers"),
+        ({"data": np.full((4, 2, 3), np.nan)}, "no whole numbers"),
+        ({"data": np.full((4, 2, 3), 4e12)}, r"outside -1\.\.3"),
+    ],
+)
+def test_foreign_graphs_are_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "graph.npz", **arrays)
+    with pytest.raises(InputError, match=message):
+        load_knn(tmp_path / "graph.npz")
+
+
+def test_unreadable_graphs_are_refused(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        load_knn(tmp_path / "none.npz")
+    with pytest.raises(InputError, match=r"is a \.npz file"):
+        load_knn(tmp_path / "graph.npy")
+    (tmp_path / "text.npz").write_text("not a zip")
+    with pytest.raises(InputError, match="damaged or of another format"):
+        load_knn(tmp_path / "text.npz")
+    np.savez(tmp_path / "pickled.npz", **{**GOOD, "neighbors": np.array([[{}], [{}]], dtype=object)})
+    with pytest.raises(InputError, match="pickled"):
+        load_knn(tmp_path / "pickled.npz")
+    save_knn(KnnGraph(**GOOD), tmp_path / "graph.npz")
+    whole = (tmp_path / "graph.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="damaged"):
+        load_knn(tmp_path / "cut.npz")
+    with pytest.raises(InputError, match="they must belong together"):
+        load_knn(tmp_path / "graph.npz", n_expected=3)
+
+
+def test_compressed_and_wide_graphs_are_read(tmp_path):
+    np.savez_compressed(
+        tmp_path / "graph.npz", neighbors=GOOD["neighbors"].astype(">i8"), similarities=GOOD["similarities"]
+    )
+    graph = load_knn(tmp_path / "graph.npz")
+    assert graph.neighbors.dtype == np.int32
+    assert graph.neighbors.tolist() == [[1], [0]]
+
+
+def test_nowhere_to_write(tmp_path):
+    with pytest.raises(OutputError, match="does not exist"):
+        save_knn(KnnGraph(**GOOD), tmp_path / "none" / "graph.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_saved_file_is_a_plain_zip(tmp_path):
+    save_knn(KnnGraph(**GOOD), tmp_path / "graph.npz")
+    with zipfile.ZipFile(tmp_path / "graph.npz") as archive:
+        assert sorted(archive.namelist()) == ["neighbors.npy", "similarities.npy"]

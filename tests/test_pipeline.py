@@ -1,0 +1,241 @@
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix, eye
+from scipy.sparse.csgraph import connected_components
+from test_model import save_released
+from test_score import random_model
+
+import starfc
+from starfc.errors import InputError, ModelError
+from starfc.features import Features
+from starfc.knn import build_knn, save_knn
+from starfc.model import import_checkpoint
+from starfc.prune import prune_edges
+from starfc.score import score_edges
+from starfc.threads import limited_threads
+
+
+def clustered(n_people=40, faces=12, dim=32, noise=0.5, seed=0):
+    rng = np.random.default_rng(seed)
+    people = rng.normal(size=(n_people, dim))
+    rows = np.repeat(people, faces, axis=0) + noise * rng.normal(size=(n_people * faces, dim))
+    return rows.astype(np.float32), np.repeat(np.arange(n_people), faces)
+
+
+def canonical(labels):
+    """Number labels by first appearance."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse]
+
+
+def cluster_as_released(rows, tensors, neighbors, similarities, tau1=0.7, tau2=0.72):
+    """Plain numpy/scipy transcription of the authors' released inference, step by step, nothing shared with starfc.
+
+    `neighbors` and `similarities` are their kNN lists, which contain the face itself.
+    """
+    n, k = neighbors.shape
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    source, target = np.repeat(np.arange(n), k), neighbors.ravel()
+    others = source != target
+    source, target, similarity = source[others], target[others], similarities.ravel()[others]
+    listed = csr_matrix((np.maximum(similarity, 0), (source, target)), shape=(n, n))
+    adjacency = listed.maximum(listed.T) + eye(n)
+    adjacency = csr_matrix(adjacency / adjacency.sum(axis=1))
+    joined = np.concatenate([rows, adjacency @ rows], axis=1)
+    hidden = np.maximum(joined @ tensors["conv1.weight"] + tensors["conv1.bias"], 0)
+    scores = []
+    for start in range(0, len(source), 20000):
+        pair = slice(start, start + 20000)
+        inner = np.concatenate([hidden[source[pair]], hidden[target[pair]]], axis=1)
+        inner = inner @ tensors["classifier.0.weight"].T + tensors["classifier.0.bias"]
+        inner = np.where(inner > 0, inner, inner * tensors["classifier.1.weight"])
+        logits = inner @ tensors["classifier.2.weight"].T + tensors["classifier.2.bias"]
+        exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+        scores.append(exponentials[:, 1] / exponentials.sum(axis=1))
+    kept = np.concatenate(scores) > tau1
+    source, target = source[kept], target[kept]
+    parsed = csr_matrix((np.ones(len(source)), (source, target)), shape=(n, n))
+    degree = np.asarray(parsed.sum(axis=1)).ravel()
+    common = np.asarray((parsed @ parsed)[source, target]).ravel()
+    linked = degree[target] > 0
+    source, target, common = source[linked], target[linked], common[linked]
+    kept = np.maximum(common / degree[source], common / degree[target]) > tau2
+    refined = csr_matrix((np.ones(kept.sum()), (source[kept], target[kept])), shape=(n, n))
+    return connected_components(refined, directed=True, connection="weak")[1], np.concatenate(scores), kept.sum()
+
+
+def list_with_self(rows, k):
+    """The authors' kNN lists: k entries, the face itself among them, by brute force in blocks."""
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    neighbors = np.empty((len(rows), k), dtype=np.int64)
+    similarities = np.empty((len(rows), k), dtype=np.float64)
+    for start in range(0, len(rows), 1000):
+        block = rows[start : start + 1000] @ rows.T
+        neighbors[start : start + 1000] = np.argsort(-block, axis=1, kind="stable")[:, :k]
+        similarities[start : start + 1000] = np.take_along_axis(block, neighbors[start : start + 1000], axis=1)
+    return neighbors, similarities
+
+
+def graded_model(rows, neighbors, seed=0):
+    """A random network whose last bias is set so that about half of the edges pass tau1: both outcomes matter."""
+    model = random_model(rows.shape[1], (64,), seed=seed, scale=3.0)
+    _, scores, _ = cluster_as_released(rows, model.tensors, *neighbors)
+    margin = np.quantile(np.log(scores / (1 - scores)), 0.45) - np.log(0.7 / 0.3)
+    model.tensors["classifier.2.bias"][1] -= np.float32(margin)
+    return model
+
+
+def test_imported_checkpoint_clusters_as_the_released_code(tmp_path):
+    rows, _ = clustered(n_people=130, faces=40, dim=48, noise=0.9)  # 5,200 nodes
+    lists = list_with_self(rows.astype(np.float64), 80)
+    model = graded_model(rows.astype(np.float64), lists)
+    expected, scores, n_refined = cluster_as_released(rows.astype(np.float64), model.tensors, *lists)
+    assert 0.2 < (scores > 0.7).mean() < 0.8 and 0 < n_refined < (scores > 0.7).sum()
+    assert 20 < expected.max() < 5000  # neither one lump nor all apart
+    folder = tmp_path / "model"
+    import_checkpoint(*save_released(tmp_path, model)).save(folder)
+
+    clusters = starfc.cluster(rows, model=folder)
+    np.testing.assert_array_equal(clusters.labels, canonical(expected))
+    assert clusters.summary()["k"] == 80 and clusters.summary()["n_neighbors"] == 79
+    # the same through the field's own file of kNN lists, which holds the face itself and cosine distances
+    data = np.stack([lists[0].astype(np.float32), (1 - lists[1]).astype(np.float32)], axis=1)
+    np.savez(tmp_path / "faiss_k_80.npz", data=data)
+    from_file = starfc.cluster(rows, model=folder, knn_graph=tmp_path / "faiss_k_80.npz")
+    np.testing.assert_array_equal(from_file.labels, clusters.labels)
+
+
+def test_without_labels_finds_well_separated_people():
+    rows, truth = clustered(dim=128, noise=0.4)
+    clusters = starfc.cluster(rows)
+    np.testing.assert_array_equal(clusters.labels, truth)
+    assert len(clusters.notes) == 1 and "found from the data" in clusters.notes[0]
+
+
+def test_any_scale_and_type_gives_the_same_labels():
+    rows, _ = clustered(noise=0.6)
+    labels = starfc.cluster(rows).labels
+    for variant in (rows * 1e-20, rows.astype(np.float64) * 1e200, rows.astype(">f4"), np.asfortranarray(rows)):
+        np.testing.assert_array_equal(starfc.cluster(variant).labels, labels)
+
+
+def test_threads_do_not_change_the_bits():
+    rows, _ = clustered(n_people=250, noise=0.8)
+    model = random_model(32, (16,))
+    one, two = (starfc.cluster(rows, model=model, k=20, threads=threads, tau1=0.4) for threads in (1, 2))
+    assert one.scored.scores.tobytes() == two.scored.scores.tobytes()
+    np.testing.assert_array_equal(one.labels, two.labels)
+
+
+def test_golden_run():
+    """A seeded run whose outcome was recorded; a change here means results change for users."""
+    rows, _ = clustered(n_people=60, faces=10, dim=64, noise=0.8, seed=5)
+    clusters = starfc.cluster(rows, k=15)
+    assert clusters.settings.tau1 == pytest.approx(0.6004, abs=1e-3)
+    assert np.bincount(clusters.sizes).tolist() == [0, 34, 2, 1, 2, 0, 1, 1, 3, 6, 46]
+
+
+def test_rethreshold_equals_a_new_run():
+    rows, _ = clustered(noise=0.9)
+    model = random_model(32, (16,))
+    first = starfc.cluster(rows, model=model, k=10)
+    for changes in ({"tau1": 0.4}, {"tau2": 0.2, "aggregate": "jaccard"}, {"edges": "mutual", "partition": "dynamic"}):
+        again = starfc.cluster(rows, model=model, k=10, **changes)
+        np.testing.assert_array_equal(first.rethreshold(**changes).labels, again.labels)
+    with pytest.raises(InputError, match="cannot be changed"):
+        first.rethreshold(scorer="cosine")
+
+
+def test_only_parsing_and_only_refinement():
+    rows, _ = clustered(noise=0.9)
+    model = random_model(32, (16,))
+    features = Features(rows)
+    with limited_threads(2):
+        scored = score_edges(features, build_knn(features, k=10), model)
+    assert prune_edges(scored, tau1=None, tau2=None).targets.shape == (480 * 10,)
+    parsed = prune_edges(scored, tau1=float(np.median(scored.scores)), tau2=None)
+    refined = prune_edges(scored, tau1=None, tau2=0.5)
+    assert 0 < len(parsed.targets) < 4800 and 0 < len(refined.targets) < 4800
+
+
+def test_ready_made_graph_gives_the_same_labels(tmp_path):
+    rows, _ = clustered(noise=0.6)
+    graph = build_knn(Features(rows), k=30)
+    save_knn(graph, tmp_path / "graph.npz")
+    labels = starfc.cluster(rows, k=20).labels
+    np.testing.assert_array_equal(starfc.cluster(rows, k=20, knn_graph=graph).labels, labels)
+    np.testing.assert_array_equal(starfc.cluster(rows, k=20, knn_graph=tmp_path / "graph.npz").labels, labels)
+    with pytest.raises(InputError, match="more than the 30 neighbours"):
+        starfc.cluster(rows, k=31, knn_graph=graph)
+
+
+def test_workdir_is_reused_and_never_mistaken(tmp_path, monkeypatch):
+    rows, _ = clustered(noise=0.8)
+    model = random_model(32, (16,))
+    built = []
+    monkeypatch.setattr("starfc.pipeline.build_knn", lambda *a, **kw: built.append("knn") or build_knn(*a, **kw))
+    monkeypatch.setattr("starfc.pipeline.score_edges", lambda *a, **kw: built.append("score") or score_edges(*a, **kw))
+
+    def run(data=rows, scorer=model, **settings):
+        built.clear()
+        clusters = starfc.cluster(data, **({"model": scorer, "k": 10, "workdir": tmp_path / "work"} | settings))
+        fresh = starfc.cluster(data, **({"model": scorer, "k": 10} | settings))
+        np.testing.assert_array_equal(clusters.labels, fresh.labels)
+        return built[: len(built) - 2]
+
+    assert run() == ["knn", "score"]
+    assert run() == []
+    assert run(tau1=0.3, tau2=0.5, aggregate="min") == []  # thresholds do not touch the stored stages
+    assert run(scorer=random_model(32, (16,), seed=9)) == ["score"]
+    assert run(k=12) == ["knn", "score"]
+    assert run(data=rows[::-1].copy()) == ["knn", "score"]
+    (tmp_path / "work" / "knn.npz").write_bytes(b"torn")
+    assert run(data=rows[::-1].copy()) == ["knn"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"k": 480}, r"k \(480\) must be smaller than the number of vectors \(480\); pass k=479 or fewer"),
+        ({"k": 0}, r"k \(0\) must be at least 1"),
+        ({"scorer": "gcn"}, "needs a model"),
+        ({"scorer": "magic"}, "must be one of"),
+        ({"aggregate": "median"}, "must be one of"),
+        ({"tau1": 1.5}, r"tau1 \(1.5\) must be between -1 and 1"),
+        ({"tau2": -0.1}, r"tau2 \(-0.1\) must be between 0 and 1"),
+        ({"threads": 0}, r"threads \(0\) must be at least 1"),
+        ({"memory_gb": 0.1}, "need about"),
+        ({"model": "nowhere"}, "does not exist"),
+    ],
+)
+def test_settings_that_cannot_be_met_are_named(settings, sentence):
+    rows, _ = clustered()
+    with pytest.raises((InputError, ModelError), match=sentence):
+        starfc.cluster(rows, **settings)
+
+
+def test_a_model_for_another_dimension_is_refused_before_any_work():
+    rows, _ = clustered()
+    with pytest.raises(ModelError, match="dimension 16, these have 32"):
+        starfc.cluster(rows, model=random_model(16, (4,)))
+
+
+def test_a_default_k_is_cut_to_what_there_is():
+    rows, _ = clustered(n_people=2, faces=3)
+    assert starfc.cluster(rows).summary()["k"] == 5
+    assert starfc.cluster(rows, model=random_model(32, (4,))).summary()["k"] == 5
+
+
+def test_scorer_cosine_with_a_model_ignores_its_thresholds():
+    rows, truth = clustered(dim=128, noise=0.4)
+    clusters = starfc.cluster(rows, model=random_model(128, (4,)), scorer="cosine")
+    np.testing.assert_array_equal(clusters.labels, truth)
+
+
+def test_saves_labels(tmp_path):
+    rows, _ = clustered()
+    clusters = starfc.cluster(rows)
+    clusters.save(tmp_path / "labels.npy")
+    saved = np.load(tmp_path / "labels.npy")
+    assert saved.dtype == np.int64
+    np.testing.assert_array_equal(saved, clusters.labels)

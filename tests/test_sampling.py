@@ -1,0 +1,262 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starfc.errors import InputError
+from starfc.features import Features
+from starfc.sampling import PLANS, SamplingPlan, fit_plan, index_people, sample_subgraph
+
+
+def make_faces(n_people=40, dim=6, seed=0, most=9):
+    """People of 1..most faces around random directions, rows shuffled, some unlabelled."""
+    rng = np.random.default_rng(seed)
+    counts = rng.integers(1, most + 1, n_people)
+    labels = np.repeat(rng.permutation(n_people * 3)[:n_people], counts)
+    directions = rng.normal(size=(n_people, dim))
+    vectors = np.repeat(directions, counts, axis=0) + 0.2 * rng.normal(size=(counts.sum(), dim))
+    order = rng.permutation(len(labels))
+    labels = labels[order]
+    labels[rng.random(len(labels)) < 0.05] = -1
+    return Features(vectors[order]), labels.astype(np.int64)
+
+
+def center_of(features, labels, person):
+    unit = features.raw / np.linalg.norm(features.raw, axis=1, keepdims=True)
+    mean = unit[labels == person].mean(axis=0)
+    return mean / np.linalg.norm(mean)
+
+
+def nearest_by_hand(features, labels, person, n):
+    """Brute force: cosine of the person's centre with every other centre, one at a time."""
+    own = center_of(features, labels, person)
+    others = [p for p in np.unique(labels[labels >= 0]) if p != person]
+    cosines = {p: float(own @ center_of(features, labels, p)) for p in others}
+    return sorted(others, key=lambda p: (-cosines[p], p))[:n]
+
+
+def test_index_lists_every_labelled_face_under_its_person():
+    features, labels = make_faces()
+    index = index_people(features, labels)
+    assert index.people.tolist() == sorted(set(labels.tolist()) - {-1})
+    for position, person in enumerate(index.people):
+        rows = index.rows[index.offsets[position] : index.offsets[position + 1]]
+        assert rows.tolist() == np.flatnonzero(labels == person).tolist()
+        assert np.allclose(index.centers[position], center_of(features, labels, person), atol=1e-6)
+    assert index.centers.dtype == np.float32
+
+
+def test_index_does_not_depend_on_the_blocks(monkeypatch):
+    features, labels = make_faces()
+    whole = index_people(features, labels)
+    monkeypatch.setattr("starfc.features._BLOCK_BYTES", 4 * features.dim * 7)
+    assert sum(1 for _ in features.blocks()) > 10
+    pieces = index_people(features, labels)
+    assert np.array_equal(whole.rows, pieces.rows)
+    assert np.allclose(whole.centers, pieces.centers, atol=1e-6)
+
+
+def test_index_refuses_labels_of_another_length():
+    with pytest.raises(InputError, match="3 labels were given for 4 faces"):
+        index_people(Features(np.eye(4)), np.zeros(3, dtype=np.int64))
+
+
+def test_opposite_faces_have_a_zero_center():
+    index = index_people(Features(np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]])), np.array([0, 0, 1]))
+    assert np.array_equal(index.centers, [[0, 0], [0, 1]])
+
+
+@pytest.mark.parametrize("n", [1, 5, 39, 500])
+def test_nearest_people_equal_brute_force(n):
+    features, labels = make_faces()
+    index = index_people(features, labels)
+    seeds = np.array([0, 11, len(index) - 1])
+    found = index.nearest_people(seeds, n)
+    assert found.shape == (3, min(n, len(index) - 1))
+    for row, seed in zip(found, seeds, strict=True):
+        assert index.people[row].tolist() == nearest_by_hand(features, labels, index.people[seed], n)
+
+
+def test_nearest_people_break_ties_by_position():
+    index = index_people(Features(np.ones((7, 3))), np.arange(7))
+    assert index.nearest_people(np.array([2, 0]), 4).tolist() == [[0, 1, 3, 4], [1, 2, 3, 4]]
+
+
+def test_faces_of_people_equal_a_plain_loop():
+    features, labels = make_faces()
+    index = index_people(features, labels)
+    persons = np.array([3, 30, 17])
+    assert index.faces_of(persons).tolist() == np.flatnonzero(np.isin(labels, index.people[persons])).tolist()
+    assert len(index.faces_of(np.empty(0, dtype=np.int64))) == 0
+
+
+def test_a_selection_of_people_is_the_index_of_their_faces():
+    features, labels = make_faces()
+    index = index_people(features, labels)
+    persons = np.array([0, 4, 20, len(index) - 1])
+    expected = index_people(features, np.where(np.isin(labels, index.people[persons]), labels, -1))
+    chosen = index.select(persons)
+    for name in ("people", "offsets", "rows"):
+        assert np.array_equal(getattr(chosen, name), getattr(expected, name))
+    assert np.allclose(chosen.centers, expected.centers, atol=1e-6)
+
+
+def test_without_randomness_a_subgraph_is_the_union_of_the_neighbourhoods():
+    features, labels = make_faces()
+    index = index_people(features, labels)
+    plan = SamplingPlan(seeds=3, near=6, cluster_randomness=None, sample_randomness=None, k=5)
+    overlaps = set()
+    for seed in range(20):
+        rows = sample_subgraph(index, plan, np.random.default_rng(seed))
+        seeds = np.random.default_rng(seed).choice(len(index), size=3, replace=False)
+        people = set()
+        for person in index.people[seeds]:
+            people |= {person, *nearest_by_hand(features, labels, person, 6)}
+        assert rows.tolist() == np.flatnonzero(np.isin(labels, list(people))).tolist()
+        overlaps.add(plan.people_found - len(people))
+    assert len(overlaps) > 1  # some seeds shared people, and these came once
+
+
+def people_in(labels, rows):
+    return set(labels[rows].tolist())
+
+
+def test_cluster_randomness_keeps_exactly_k1_people_with_all_their_faces():
+    features, labels = make_faces()
+    index = index_people(features, labels)
+    plan = SamplingPlan(seeds=1, near=20, cluster_randomness=13, sample_randomness=None, k=5)
+    everyone = replace(plan, cluster_randomness=None)
+    kept = set()
+    for seed in range(10):
+        rows = sample_subgraph(index, plan, np.random.default_rng(seed))
+        people = people_in(labels, rows)
+        assert len(people) == 13
+        assert rows.tolist() == np.flatnonzero(np.isin(labels, list(people))).tolist()
+        assert people <= people_in(labels, sample_subgraph(index, everyone, np.random.default_rng(seed)))
+        kept.add(frozenset(people))
+    assert len(kept) > 5
+
+
+def test_cluster_randomness_above_the_union_keeps_everyone():
+    features, labels = make_faces()
+    index = index_people(features, labels)
+    plan = SamplingPlan(seeds=5, near=38, cluster_randomness=150, sample_randomness=None, k=5)
+    rows = sample_subgraph(index, plan, np.random.default_rng(0))
+    assert rows.tolist() == np.flatnonzero(labels >= 0).tolist()
+
+
+@pytest.mark.parametrize("share", [0.5, 0.9, 1.0])
+def test_sample_randomness_keeps_its_share_of_the_faces(share):
+    features, labels = make_faces()
+    index = index_people(features, labels)
+    plan = SamplingPlan(seeds=2, near=10, cluster_randomness=None, sample_randomness=share, k=5)
+    whole = sample_subgraph(index, replace(plan, sample_randomness=None), np.random.default_rng(4))
+    rows = sample_subgraph(index, plan, np.random.default_rng(4))
+    assert len(rows) == round(share * len(whole))
+    assert set(rows) <= set(whole)
+
+
+def test_full_graph_takes_every_labelled_face():
+    features, labels = make_faces()
+    index = index_people(features, labels)
+    rows = sample_subgraph(index, replace(PLANS["ms1m"], full_graph=True), np.random.default_rng(0))
+    assert rows.tolist() == np.flatnonzero(labels >= 0).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    n_people=st.integers(2, 30),
+    seeds=st.integers(1, 5),
+    near=st.integers(1, 40),
+    kept=st.one_of(st.none(), st.integers(2, 40)),
+    share=st.one_of(st.none(), st.floats(0.01, 1)),
+    seed=st.integers(0, 99),
+)
+def test_any_plan_gives_sorted_unique_labelled_rows(n_people, seeds, near, kept, share, seed):
+    features, labels = make_faces(n_people, seed=seed)
+    index = index_people(features, labels)
+    if len(index) < 2:
+        return
+    plan = SamplingPlan(seeds, near, kept, share, k=3)
+    rows = sample_subgraph(index, plan, np.random.default_rng(seed))
+    assert len(rows) >= 1
+    assert (np.diff(rows) > 0).all()
+    assert rows.dtype == np.int64
+    assert (labels[rows] >= 0).all()
+    assert kept is None or len(people_in(labels, rows)) <= kept
+    assert np.array_equal(rows, sample_subgraph(index, plan, np.random.default_rng(seed)))
+
+
+def test_published_plans():
+    paper, web, released = PLANS["ms1m"], PLANS["webface"], PLANS["released"]
+    assert (paper.seeds, paper.near, paper.cluster_randomness, paper.sample_randomness, paper.k) == (
+        2,
+        750,
+        1300,
+        0.9,
+        80,
+    )
+    assert (web.seeds, web.near, web.cluster_randomness, web.sample_randomness, web.k) == (
+        4,
+        1100,
+        4000,
+        0.9,
+        30,
+    )
+    assert (released.seeds, released.people_found, released.cluster_randomness) == (1, 1500, 1300)
+
+
+def test_fit_plan_leaves_the_published_plan_alone_on_the_published_data():
+    assert fit_plan(PLANS["ms1m"], n_people=8573, n_faces=576_494) == PLANS["ms1m"]
+    assert fit_plan(PLANS["webface"], n_people=200_000, n_faces=4_000_000) == PLANS["webface"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=st.sampled_from(sorted(PLANS)),
+    n_people=st.integers(3, 3_000_000),
+    faces_each=st.floats(1, 500),
+    limit=st.one_of(st.none(), st.integers(50, 100_000)),
+)
+def test_fit_plan_fits_and_leaves_someone_out(name, n_people, faces_each, limit):
+    n_faces = int(n_people * faces_each)
+    plan = fit_plan(PLANS[name], n_people=n_people, n_faces=n_faces, max_nodes=limit)
+    assert plan.people_found <= n_people
+    assert 2 <= plan.cluster_randomness < plan.people_found
+    assert plan.k == PLANS[name].k
+    if limit is not None:
+        smallest = 3 * faces_each  # a subgraph is never less than a few people
+        assert plan.cluster_randomness * faces_each * plan.sample_randomness <= max(1.5 * limit, smallest)
+    if plan.seeds > 1:
+        assert 2 * plan.people_found <= n_people
+
+
+def test_fit_plan_keeps_what_was_switched_off():
+    off = replace(PLANS["ms1m"], cluster_randomness=None, sample_randomness=None)
+    plan = fit_plan(off, n_people=100, n_faces=1000, max_nodes=500)
+    assert plan.cluster_randomness is None
+    assert plan.sample_randomness is None
+    assert 400 <= plan.people_found * 10 <= 500
+
+
+def test_fit_plan_aims_at_the_wanted_number_of_nodes():
+    plan = fit_plan(PLANS["ms1m"], n_people=8573, n_faces=576_494, max_nodes=10_000)
+    nodes = plan.cluster_randomness * 576_494 / 8573 * plan.sample_randomness
+    assert 9_000 < nodes < 11_000
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"seeds": 0}, "seeds"),
+        ({"near": 0}, "near"),
+        ({"k": 0}, "k"),
+        ({"cluster_randomness": 1}, "cluster_randomness"),
+        ({"sample_randomness": 1.5}, "sample_randomness"),
+    ],
+)
+def test_impossible_plans_are_refused(change, words):
+    with pytest.raises(InputError, match=words):
+        replace(PLANS["ms1m"], **change)

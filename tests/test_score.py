@@ -1,0 +1,113 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from graphs import knn_graphs, random_knn_graph
+from starfc.errors import InputError, ModelError
+from starfc.features import Features
+from starfc.knn import KnnGraph, join_rows
+from starfc.model import Model, ModelConfig, expected_shapes
+from starfc.score import score_by_cosine, score_edges
+from starfc.threads import limited_threads
+from test_affinity import dense_affinity
+
+
+def random_model(dim, hidden, seed=0, scale=1.0):
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in expected_shapes(dim, hidden).items():
+        fan_in = shape[0] if name.startswith("conv") else shape[-1]
+        tensors[name] = (scale * rng.normal(size=shape) / np.sqrt(fan_in)).astype(np.float32)
+    tensors["classifier.1.weight"] = rng.normal(0.25, 0.5, size=hidden[-1]).astype(np.float32)  # slopes of either sign
+    return Model(ModelConfig(dim=dim, hidden=hidden), tensors)
+
+
+def plain_scores(rows, graph, model):
+    """The network as the paper writes it: concatenated pair features through the MLP and a softmax, in float64."""
+    t = {name: tensor.astype(np.float64) for name, tensor in model.tensors.items()}
+    affinity, hidden = dense_affinity(graph), rows.astype(np.float64)
+    for layer in range(1, len(model.config.hidden) + 1):
+        joined = np.concatenate([hidden, affinity @ hidden], axis=1)
+        hidden = np.maximum(joined @ t[f"conv{layer}.weight"] + t[f"conv{layer}.bias"], 0)
+    source, slot = np.nonzero(graph.neighbors >= 0)
+    pairs = np.concatenate([hidden[source], hidden[graph.neighbors[source, slot]]], axis=1)
+    inner = pairs @ t["classifier.0.weight"].T + t["classifier.0.bias"]
+    inner = np.where(inner > 0, inner, t["classifier.1.weight"] * inner)
+    logits = inner @ t["classifier.2.weight"].T + t["classifier.2.bias"]
+    exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
+    scores = np.zeros(graph.neighbors.shape)
+    scores[source, slot] = exponentials[:, 1] / exponentials.sum(axis=1)
+    return scores
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    knn_graphs(),
+    st.integers(0, 1000),
+    st.sampled_from([(8,), (1,), (16, 8), (5, 7, 3)]),
+    st.sampled_from([0.3, 1.0, 5.0]),
+)
+def test_equals_plain_concatenation(graph, seed, hidden, scale):
+    rows = np.random.default_rng(seed).normal(size=(len(graph.neighbors), 6)).astype(np.float32)
+    model = random_model(6, hidden, seed, scale)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    scored = score_edges(Features(rows), graph, model)
+    np.testing.assert_allclose(scored.scores, plain_scores(unit, graph, model), atol=1e-5)
+
+
+def test_equals_plain_concatenation_at_the_released_width():
+    rows = np.random.default_rng(1).normal(size=(300, 256)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    graph = join_rows(rows, 20)
+    model = random_model(256, (512,), scale=2.0)
+    np.testing.assert_allclose(
+        score_edges(Features(rows), graph, model).scores, plain_scores(rows, graph, model), atol=1e-5
+    )
+
+
+def test_same_bits_for_any_number_of_threads():
+    graph = random_knn_graph(5000, 10)  # more than one tile
+    features = Features(np.random.default_rng(0).normal(size=(5000, 16)).astype(np.float32))
+    model = random_model(16, (32,))
+    with limited_threads(1):
+        alone = score_edges(features, graph, model).scores
+    with limited_threads(2):
+        together = score_edges(features, graph, model).scores
+    assert alone.tobytes() == together.tobytes()
+
+
+def test_cosine_scores_are_the_similarities():
+    graph = random_knn_graph(10, 3)
+    np.testing.assert_array_equal(score_by_cosine(graph).scores, graph.similarities)
+
+
+def test_model_of_another_dimension_is_refused():
+    with pytest.raises(ModelError, match=r"dimension 6, these have 4"):
+        score_edges(Features(np.eye(4, dtype=np.float32)), random_knn_graph(4, 2), random_model(6, (8,)))
+
+
+def test_graph_of_other_faces_is_refused():
+    with pytest.raises(InputError, match="5 rows for 4 faces"):
+        score_edges(Features(np.eye(4, dtype=np.float32)), random_knn_graph(5, 2), random_model(4, (8,)))
+
+
+def test_a_graph_without_edges_scores_nothing():
+    graph = KnnGraph(np.full((3, 2), -1, np.int32), np.zeros((3, 2), np.float32))
+    assert (
+        score_edges(Features(np.eye(3, dtype=np.float32)), graph, random_model(3, (4,))).scores.tolist() == [[0, 0]] * 3
+    )
+
+
+def test_an_error_in_a_tile_stops_the_stage():
+    def interrupt(stage, done, total):
+        if stage == "graph convolution" and done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_edges(
+            Features(np.random.default_rng(0).normal(size=(5000, 4))),
+            random_knn_graph(5000, 3),
+            random_model(4, (4,)),
+            progress=interrupt,
+        )
