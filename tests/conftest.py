@@ -23,9 +23,9 @@ class Outcome:
 
 @pytest.fixture
 def faces():
-    """60 float32 vectors of 6 people, dimension 16, people in order."""
+    """60 float32 vectors of 6 people, dimension 32, people in order."""
     rng = np.random.default_rng(0)
-    return (np.repeat(rng.normal(size=(6, 16)), 10, axis=0) + 0.2 * rng.normal(size=(60, 16))).astype(np.float32)
+    return (np.repeat(rng.normal(size=(6, 32)), 10, axis=0) + 0.2 * rng.normal(size=(60, 32))).astype(np.float32)
 
 
 @pytest.fixture

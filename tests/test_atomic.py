@@ -48,9 +48,9 @@ def test_an_error_leaves_the_target_as_it_was(tmp_path, error):
 
 
 def test_a_failed_write_is_one_sentence(tmp_path):
-    with pytest.raises(OutputError, match=r"cannot write .*a\.txt: No space left on device; nothing was changed"):
-        with replacing(tmp_path / "a.txt"):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    sentence = r"cannot write .*a\.txt: No space left on device; nothing was changed"
+    with pytest.raises(OutputError, match=sentence), replacing(tmp_path / "a.txt"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert names(tmp_path) == []
 
 
@@ -60,7 +60,7 @@ def test_a_temporary_name_that_cannot_be_made_is_one_sentence(tmp_path):
 
 
 def test_inner_sentences_are_kept(tmp_path):
-    with pytest.raises(OutputError, match="^inner$"), replacing(tmp_path / "a.txt"):
+    with pytest.raises(OutputError, match=r"^inner$"), replacing(tmp_path / "a.txt"):
         raise OutputError("inner")
 
 

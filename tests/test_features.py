@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import zipfile
 
 import numpy as np
@@ -202,6 +203,15 @@ def test_impossible_shapes(tmp_path, shape):
         load_features(tmp_path / "x.npy")
 
 
+def test_garbled_headers(tmp_path):
+    np.save(tmp_path / "x.npy", ROWS)
+    whole = (tmp_path / "x.npy").read_bytes()
+    for before, after in ((b"}", b" "), (b"(37", b"('7"), (b"f8", b"\xff8"), (b"descr", b"desc?")):
+        (tmp_path / "x.npy").write_bytes(whole.replace(before, after, 1))
+        with pytest.raises(InputError, match="not a numpy file"):
+            load_features(tmp_path / "x.npy")
+
+
 def test_what_as_features_takes(tmp_path):
     features = Features(ROWS)
     assert as_features(features) is features
@@ -240,7 +250,10 @@ def test_extreme_scales(scale):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    dim=st.integers(1, 700), cuts=st.lists(st.integers(0, 30), max_size=4), kind=st.sampled_from("efd"), mixed=st.booleans()
+    dim=st.integers(1, 700),
+    cuts=st.lists(st.integers(0, 30), max_size=4),
+    kind=st.sampled_from("efd"),
+    mixed=st.booleans(),
 )
 def test_a_row_has_the_same_bits_in_any_block(dim, cuts, kind, mixed):
     rng = np.random.default_rng(dim)
@@ -248,7 +261,7 @@ def test_a_row_has_the_same_bits_in_any_block(dim, cuts, kind, mixed):
     features = Features(np.asarray(rows, order="F" if mixed else "C"))
     whole = features.read(0, 30)
     edges = sorted({0, 30, *cuts})
-    parts = [features.read(start, stop) for start, stop in zip(edges, edges[1:], strict=False)]
+    parts = [features.read(start, stop) for start, stop in itertools.pairwise(edges)]
     np.testing.assert_array_equal(np.concatenate(parts), whole)
     picked = rng.integers(0, 30, size=12)
     np.testing.assert_array_equal(features.take(picked), whole[picked])

@@ -1,3 +1,4 @@
+import itertools
 import zipfile
 
 import numpy as np
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from starfc.errors import InputError, OutputError
 from starfc.features import Features
-from starfc.knn import KnnGraph, build_knn, join_rows, load_knn, save_knn
+from starfc.knn import KnnGraph, build_knn, join_rows, load_knn, measure_recall, save_knn
 from starfc.threads import limited_threads
 
 
@@ -111,7 +112,7 @@ def test_progress_starts_at_nothing_and_ends_with_all():
     join_rows(unit_rows(900, 4), 2, progress=lambda *call: calls.append(call))
     assert calls[0][:2] == ("knn", 0)
     assert calls[-1][1] == calls[-1][2]
-    assert all(before[1] <= after[1] for before, after in zip(calls, calls[1:], strict=False))
+    assert all(before[1] <= after[1] for before, after in itertools.pairwise(calls))
 
 
 @pytest.mark.parametrize(
@@ -233,3 +234,24 @@ def test_saved_file_is_a_plain_zip(tmp_path):
     save_knn(KnnGraph(**GOOD), tmp_path / "graph.npz")
     with zipfile.ZipFile(tmp_path / "graph.npz") as archive:
         assert sorted(archive.namelist()) == ["neighbors.npy", "similarities.npy"]
+
+
+def test_recall_counts_what_is_missing():
+    rows = np.random.default_rng(3).normal(size=(400, 8)).astype(np.float32)
+    features = Features(rows)
+    graph = build_knn(features, k=10, method="exact")
+    assert measure_recall(features, graph) == (1.0, 400)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    rng = np.random.default_rng(0)
+    neighbors = graph.neighbors.copy()
+    for i in range(400):  # replace three true neighbours of every row by strangers
+        strangers = np.setdiff1d(np.arange(400), np.append(graph.neighbors[i], i))
+        neighbors[i, rng.choice(10, 3, replace=False)] = rng.choice(strangers, 3, replace=False)
+    similarities = np.einsum("ijk,ik->ij", unit[neighbors], unit).astype(np.float32)
+    assert measure_recall(features, KnnGraph(neighbors, similarities)) == (pytest.approx(0.7), 400)
+    assert measure_recall(features, graph, n_queries=50)[1] == 50
+
+
+def test_recall_of_identical_rows_is_one():
+    features = Features(np.ones((30, 3), dtype=np.float32))
+    assert measure_recall(features, build_knn(features, k=4, method="exact")) == (1.0, 30)

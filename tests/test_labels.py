@@ -130,7 +130,7 @@ def test_meta(tmp_path, content, expected):
         ("ann\nbob\nann\n", [0, 1, 0]),
         ("a.jpg,ann\nb.jpg,bob\n", [0, 1]),
         ("name\nann\nbob\n", [0, 1]),
-        ("label\n1.0\n\"\"\n2.0\n", [1, -1, 2]),
+        ('label\n1.0\n""\n2.0\n', [1, -1, 2]),
         ("label\r\n1\r\n2\r\n", [1, 2]),
         ("label\n", []),
         ("person_id,cluster\n9,1\n9,2\n", [1, 2]),

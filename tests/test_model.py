@@ -3,10 +3,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_score import random_model
 
 from starfc.errors import ModelError, OutputError
 from starfc.model import Model, ModelConfig, import_checkpoint, load_model
+from test_score import random_model
 
 torch = pytest.importorskip("torch")
 
@@ -63,7 +63,7 @@ def test_checkpoint_with_code_in_it_is_refused(tmp_path):
 
 def test_checkpoint_of_something_else_is_refused(tmp_path):
     backbone, head = save_released(tmp_path, random_model(6, (8,)))
-    with pytest.raises(ModelError, match="expected 'conv1.weight'"):
+    with pytest.raises(ModelError, match=r"expected 'conv1\.weight'"):
         import_checkpoint(head, head)
     with pytest.raises(ModelError, match="does not exist"):
         import_checkpoint(backbone, tmp_path / "nowhere.pth")

@@ -10,7 +10,7 @@ from starfc.errors import MissingExtraError  # noqa: E402
 from starfc.features import Features  # noqa: E402
 from starfc.knn import join_rows  # noqa: E402
 from starfc.model import Model, ModelConfig, expected_shapes  # noqa: E402
-from starfc.network import EdgeNetwork, draw_tensors, prepare_nodes  # noqa: E402
+from starfc.network import EdgeNetwork, draw_distance_tensors, draw_tensors, prepare_nodes  # noqa: E402
 from starfc.score import score_edges  # noqa: E402
 
 
@@ -19,7 +19,7 @@ def make_case(n=60, dim=8, hidden=(16,), k=7, seed=0):
     rows = rng.normal(size=(n, dim)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     graph = join_rows(rows, k)
-    network = EdgeNetwork(dim, hidden, rng)
+    network = EdgeNetwork(dim, hidden, draw_tensors(dim, hidden, rng))
     with torch.no_grad():
         network.classifier[1].weight += torch.linspace(-1.5, 1, hidden[-1])  # slopes on both sides of 1 and of 0
     return rows, graph, network
@@ -127,6 +127,33 @@ def test_first_weights_depend_on_the_generator_only():
     assert all(np.array_equal(first[name], again[name]) for name in first)
     assert not np.array_equal(first["conv1.weight"], other["conv1.weight"])
     assert abs(first["conv1.weight"]).max() <= np.sqrt(6 / (16 + 16))
+
+
+@pytest.mark.parametrize(("dim", "width"), [(8, 400), (8, 401), (8, 6), (1, 2)])
+def test_distance_weights_give_the_distance_of_smoothed_faces(dim, width):
+    rows, graph, _ = make_case(dim=max(dim, 2), k=7)
+    dim = rows.shape[1]
+    network = EdgeNetwork(dim, (width,), draw_distance_tensors(dim, width, np.random.default_rng(0)))
+    nodes = prepare_nodes(rows, graph)
+    smooth = (rows + nodes.affinity @ rows) / 2
+    with torch.no_grad():
+        odds = network(nodes, *all_edges(graph)).numpy()
+    directions = network.get_tensors()["conv1.weight"][:dim, : width // 2] * 2
+    expected = np.abs((smooth[:, None] - smooth[graph.neighbors]) @ directions).sum(axis=2)
+    assert np.allclose(-odds, expected, atol=1e-4)
+    assert np.allclose(np.linalg.norm(directions, axis=0), 1, atol=1e-5)
+    if width >= 400:  # many directions: the sum is a multiple of the Euclidean distance
+        ratio = -odds / np.linalg.norm(smooth[:, None] - smooth[graph.neighbors], axis=2)
+        assert ratio.std() / ratio.mean() < 0.1
+
+
+def test_odds_are_scaled_and_shifted():
+    rows, graph, network = make_case()
+    nodes = prepare_nodes(rows, graph)
+    with torch.no_grad():
+        before = network(nodes, *all_edges(graph))
+        network.scale_odds(3.0, -0.5)
+        assert torch.allclose(network(nodes, *all_edges(graph)), 3 * before - 0.5, atol=1e-5)
 
 
 def test_tensors_go_out_and_in_unchanged():

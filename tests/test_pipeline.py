@@ -2,8 +2,6 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_matrix, eye
 from scipy.sparse.csgraph import connected_components
-from test_model import save_released
-from test_score import random_model
 
 import starfc
 from starfc.errors import InputError, ModelError
@@ -13,6 +11,8 @@ from starfc.model import import_checkpoint
 from starfc.prune import prune_edges
 from starfc.score import score_edges
 from starfc.threads import limited_threads
+from test_model import save_released
+from test_score import random_model
 
 
 def clustered(n_people=40, faces=12, dim=32, noise=0.5, seed=0):

@@ -57,7 +57,9 @@ def test_a_change_builds_again(stage, tmp_path, monkeypatch):
     assert stage(k=4, seed=1)
 
 
-@pytest.mark.parametrize("damage", ["truncated", "garbled", "no output", "no manifest", "half a manifest", "odd manifest"])
+@pytest.mark.parametrize(
+    "damage", ["truncated", "garbled", "no output", "no manifest", "half a manifest", "odd manifest"]
+)
 def test_damage_builds_again(stage, tmp_path, damage):
     assert stage(k=3)
     output, manifest = tmp_path / "work" / "sum.npz", tmp_path / "work" / "sum.json"
@@ -94,13 +96,14 @@ def test_the_manifest_is_written_last(tmp_path):
     assert manifest == {"starfc": workdir.__version__, "k": 2, "bytes": (tmp_path / "sum.npz").stat().st_size}
 
 
-def test_a_failed_build_keeps_what_was_there_and_makes_nothing(tmp_path):
+def test_a_failed_build_keeps_what_was_there(tmp_path, stage):
     def fail():
         raise ZeroDivisionError
 
+    assert stage(k=1)
     with pytest.raises(ZeroDivisionError):
-        Workdir.open(tmp_path / "a" / "b").stage("sum", {}, fail, save, load)
-    assert not (tmp_path / "a").exists()
+        Workdir.open(tmp_path / "work").stage("sum", {"k": 2}, fail, save, load)
+    assert not stage(k=1)
 
 
 def test_only_what_a_killed_run_left_is_removed(tmp_path):
@@ -115,14 +118,10 @@ def test_only_what_a_killed_run_left_is_removed(tmp_path):
 def test_a_folder_that_cannot_be_used(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(OutputError, match="no writable folder; choose another --workdir"):
+        with pytest.raises(OutputError, match=r"cannot be used: .*; choose another --workdir"):
             Workdir.open(folder)
-    work = Workdir.open(tmp_path / "new" / "work")
-    (tmp_path / "new").write_text("in the way")
-    with pytest.raises(OutputError, match="cannot be made"):
-        work.stage("sum", {}, lambda: np.arange(2), save, load)
     monkeypatch.setattr(workdir.os, "access", lambda path, mode: False)
-    with pytest.raises(OutputError, match="no writable folder"):
+    with pytest.raises(OutputError, match="not writable"):
         Workdir.open(tmp_path)
 
 

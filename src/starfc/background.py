@@ -1,10 +1,10 @@
 """Background: how similar two faces of different people are by chance, learned without labels.
 
 In: Features. Out: Background, a fit of the survival function S(s) = P(cosine of a random pair > s). Almost all random
-pairs show two people, and the fit uses only the range of S (.6 to .15) which same-person pairs cannot have touched. For
-random directions S is close to (1 - s²)^(d/2), so log S is fitted by a parabola in x(s) = ± sqrt(-log(1 - s²)), which is
-s itself for small cosines and grows without bound towards 1, and extrapolated to the rare high cosines. Two quantities
-follow:
+pairs show two people, and the fit uses only the range of S (.6 to .15) which same-person pairs cannot have touched.
+For random directions S is close to (1 - s²)^(d/2), so log S is fitted by a parabola in x(s) = ± sqrt(-log(1 - s²)),
+which is s itself for small cosines and grows without bound towards 1, and extrapolated to the rare high cosines. Two
+quantities follow:
 
 - the cosine beyond which a face expects `false_neighbors` strangers among n faces: S(s) = false_neighbors / n;
 - the evidence e(s) = -log10(n S(s)), which is comparable between collections, sizes and embedders where cosines are

@@ -39,12 +39,20 @@ from .progress import Progress
 _log = logging.getLogger(__name__)
 
 LANES = 64  # scores tested together for "does any of these beat the worst kept"
+_FINE_LANES = 16  # where one does, so many are tested again together
 CELL_ROWS = 64  # rows a cell has on average
-_LARGEST_CELL = 160
-_NEAR_CELLS = 256  # cells a row may probe: those nearest to its own
+_LARGEST_CELL = 4 * CELL_ROWS
+_ROWS_PER_CENTRE = 16  # sample that the centres are trained on
+_N_ROUNDS = 5
+_FLAT_CELLS = 4096  # up to so many cells a row is compared with all centres, beyond with those of the best groups
+_ROUGH_GROUPS = 16  # groups looked at to find the one best cell
+_N_GROUPS = 64  # groups looked at to rank cells for probing
+_MOST_PROBES = 256
 _CHUNK_ROWS = 256  # rows multiplied at once; fixed, because the bits of a product depend on its shape
+_RANK_ROWS = 2048  # rows ranked at once; more make the products with a group's few centres worthwhile
 _WIDE_NUMBERS = 1 << 29  # collections of more numbers than this are held in half precision
-_N_QUERIES = 512  # rows whose true neighbours set the number of probes
+_FIRST_PROBES = 3
+_N_QUERIES = 384  # rows whose true neighbours set the number of probes
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,33 @@ class Selection:
 
 
 @dataclass(frozen=True)
+class Coarse:
+    """Centres of cells in groups of near ones, so that a row need not be compared with all of them.
+
+    Attributes
+    ----------
+    centres : float32 (m, d)
+        Mean directions of the cells, group by group.
+    source : int32 (m,)
+        What number each of them had before they were grouped.
+    groups : float32 (g, d)
+        Mean directions of the groups.
+    group_starts : int64 (g + 1,)
+        First cell of each group.
+    """
+
+    centres: NDArray[np.float32]
+    source: NDArray[np.int32]
+    groups: NDArray[np.float32]
+    group_starts: NDArray[np.int64]
+
+    @property
+    def state(self) -> tuple[Any, ...]:
+        """The arguments that the ranking kernel takes."""
+        return self.centres, self.groups, self.group_starts
+
+
+@dataclass(frozen=True)
 class Cells:
     """A division of n rows into m cells, each a run of consecutive places.
 
@@ -87,16 +122,18 @@ class Cells:
         Which row stands at each place.
     starts : int64 (m + 1,)
         First place of each cell.
-    centres : float32 (m, d)
-        Mean direction of each cell.
-    near : int32 (m, g)
-        The cells whose centres are nearest to each centre, best first, without itself.
+    coarse : Coarse
+        Their centres.
     """
 
     order: NDArray[np.int32]
     starts: NDArray[np.int64]
-    centres: NDArray[np.float32]
-    near: NDArray[np.int32]
+    coarse: Coarse
+
+    @property
+    def owners(self) -> NDArray[np.int32]:
+        """Which cell each place belongs to, int32 (n,)."""
+        return np.repeat(np.arange(len(self.starts) - 1, dtype=np.int32), np.diff(self.starts))
 
 
 def start_selection(n: int, k: int) -> Selection:
@@ -123,7 +160,7 @@ def push_scores(
     selection: Selection, scores: NDArray[np.float32], rows: tuple[int, int], columns: tuple[int, int]
 ) -> None:
     """Offer scores[i, j] to rows[0]+i and to columns[0]+j; of a diagonal tile only the upper triangle counts."""
-    _push_tile(scores, *rows, *columns, *selection.state)
+    _push_tile(scores, *rows, *columns, selection.state)
 
 
 def search_rows(
@@ -149,7 +186,9 @@ def join_cells(
         n_probes = _choose_probes(store, cells, k, recall, seed, pool)
         neighbors = np.empty((len(store), k), dtype=np.int32)
         similarities = np.empty((len(store), k), dtype=np.float32)
-        probes = _rank_near_cells(store, cells, np.arange(len(store)), n_probes, pool)
+        places = np.arange(len(store), dtype=np.int32)
+        ranked = _rank_cells(store, places, cells.coarse, n_probes + 1, _N_GROUPS, pool)
+        probes = _drop_own(ranked, cells.owners)
         _join_probes(store, cells, probes, k, (neighbors, similarities), pool, progress)
     return neighbors, similarities, cells.order
 
@@ -157,6 +196,9 @@ def join_cells(
 @contextmanager
 def _workers() -> Iterator[Executor]:
     """Yield as many workers as numba may use threads, each with a BLAS of one thread."""
+    # The BLAS that numba's np.dot calls; only libraries that are loaded already can be limited.
+    import scipy.linalg.cython_blas  # noqa: F401
+
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(numba.get_num_threads()) as pool:
         yield pool
 
@@ -165,7 +207,7 @@ def _search_block(
     selection: Selection, queries: NDArray[np.float32], rows: NDArray[np.float32], start: int, at: int
 ) -> None:
     """Offer a block of rows to 256 of the queries."""
-    _push_rows(queries[at : at + 256] @ rows.T, at, start, *selection.state)
+    _push_rows(queries[at : at + 256] @ rows.T, at, start, selection.state)
 
 
 def _load_store(features: Features, pool: Executor, progress: Progress) -> NDArray[Any]:
@@ -200,46 +242,62 @@ def _permute(store: NDArray[Any], order: NDArray[np.int32]) -> NDArray[Any]:
 
 
 def _make_cells(store: NDArray[Any], seed: int, pool: Executor, progress: Progress) -> Cells:
-    """Split the rows into cells by a tree, then move each row to the best of the cells near its own, twice."""
-    progress("knn: cells", 0, 4)
-    labels = _grow_tree(store, seed, pool)
-    progress("knn: cells", 1, 4)
-    for done in (2, 3):
-        cells = _gather_cells(store, labels, pool)
-        labels = _split_large(store, _move_to_best(store, cells, pool), seed, pool)
-        progress("knn: cells", done, 4)
-    cells = _gather_cells(store, labels, pool)
-    progress("knn: cells", 4, 4)
+    """Train centres on a sample, assign every row to one, and split the cells that are too large."""
+    n = len(store)
+    n_cells = max(2, n // CELL_ROWS)
+    progress("knn: cells", 0, _N_ROUNDS + 2)
+    sample = np.sort(np.random.default_rng(seed).choice(n, min(n, _ROWS_PER_CENTRE * n_cells), replace=False))
+    rows = _take_rows(store, sample)
+    centres = rows[np.sort(np.random.default_rng((seed, 2)).choice(len(rows), n_cells, replace=False))]
+    for done in range(1, _N_ROUNDS + 1):
+        coarse = _group_centres(centres, seed)
+        labels = _rank_cells(rows, np.arange(len(rows), dtype=np.int32), coarse, 1, _ROUGH_GROUPS, pool)[:, 0]
+        centres = _average_rows(rows, labels, coarse.centres)
+        progress("knn: cells", done, _N_ROUNDS + 2)
+    coarse = _group_centres(centres, seed)
+    labels = _rank_cells(store, np.arange(n, dtype=np.int32), coarse, 1, _ROUGH_GROUPS, pool)[:, 0]
+    progress("knn: cells", _N_ROUNDS + 1, _N_ROUNDS + 2)
+    cells = _settle_cells(store, _split_large(store, labels, seed, pool), seed, pool)
+    progress("knn: cells", _N_ROUNDS + 2, _N_ROUNDS + 2)
     return cells
 
 
-def _grow_tree(store: NDArray[Any], seed: int, pool: Executor) -> NDArray[np.int32]:
-    """Number the rows by cell: k-means into about sqrt(n / 64) parts, each split further by itself."""
-    n = len(store)
-    n_parts = int(np.clip(np.sqrt(n / CELL_ROWS), 1, 1024))
-    sample = np.sort(np.random.default_rng(seed).choice(n, min(n, 64 * n_parts), replace=False))
-    centres = _sort_along_axis(_train_centres(_take_rows(store, sample), n_parts, seed))
-    labels = np.empty(n, dtype=np.int32)
-    step = 8192
+def _settle_cells(store: NDArray[Any], labels: NDArray[np.int32], seed: int, pool: Executor) -> Cells:
+    """Number cells so that those of one group follow each other, and sort the rows by cell."""
+    order, starts = _sort_by_label(labels)
+    n_cells = len(starts) - 1
+    centres = np.zeros((n_cells, store.shape[1]), dtype=np.float32)
 
-    def assign(start: int) -> None:
-        _assign_nearest(_read_store(store, start, start + step), centres, labels[start : start + step])
+    def average(at: int) -> None:
+        _average_cells(store, order, starts, at, min(at + 64, n_cells), centres)
 
-    list(pool.map(assign, range(0, n, step)))
-    return _split_parts(store, labels, seed, pool, limit=0)
+    list(pool.map(average, range(0, n_cells, 64)))
+    coarse = _group_centres(centres, seed)
+    renumbered = np.empty(n_cells, dtype=np.int32)
+    renumbered[coarse.source] = np.arange(n_cells, dtype=np.int32)
+    order, starts = _sort_by_label(renumbered[labels])
+    return Cells(order, starts, coarse)
 
 
-def _split_parts(
-    store: NDArray[Any], labels: NDArray[np.int32], seed: int, pool: Executor, *, limit: int
-) -> NDArray[np.int32]:
-    """Split every part of more than `limit` rows into cells; number the cells part by part, without gaps."""
+def _group_centres(centres: NDArray[np.float32], seed: int) -> Coarse:
+    """Group centres by k-means, groups side by side along their widest direction."""
+    n_groups = max(1, min(len(centres), round(4.6 * np.sqrt(len(centres)))))
+    groups = _sort_along_axis(_train_centres(centres, n_groups, (seed, 3), n_rounds=3))
+    labels = np.empty(len(centres), dtype=np.int32)
+    _assign_nearest(centres, groups, labels)
+    source, starts = _sort_by_label(labels, n_groups)
+    return Coarse(centres[source], source, groups, starts)
+
+
+def _split_large(store: NDArray[Any], labels: NDArray[np.int32], seed: int, pool: Executor) -> NDArray[np.int32]:
+    """Split every cell of too many rows, and number the cells without gaps."""
     order, starts = _sort_by_label(labels)
 
     def split(part: int) -> NDArray[np.int32]:
         rows = order[starts[part] : starts[part + 1]]
-        if len(rows) <= limit:
+        if len(rows) <= _LARGEST_CELL:
             return np.zeros(len(rows), dtype=np.int32)
-        return _split_rows(_take_rows(store, rows), (seed, part, len(rows)))
+        return _split_rows(_take_rows(store, rows), (seed, 4, part))
 
     numbered = np.empty(len(labels), dtype=np.int32)
     n_cells = 0
@@ -250,46 +308,36 @@ def _split_parts(
     return numbered
 
 
-def _split_large(store: NDArray[Any], labels: NDArray[np.int32], seed: int, pool: Executor) -> NDArray[np.int32]:
-    """Split the cells that moving has made too large, and close the gaps of those it emptied."""
-    return _split_parts(store, labels, seed, pool, limit=_LARGEST_CELL)
-
-
 def _split_rows(rows: NDArray[np.float32], seed: tuple[int, ...]) -> NDArray[np.int32]:
     """Number rows by cell, recursively; rows that k-means cannot tell apart are dealt out in their order."""
-    n_parts = -(-len(rows) // CELL_ROWS)
-    if n_parts == 1:
+    if len(rows) <= _LARGEST_CELL:
         return np.zeros(len(rows), dtype=np.int32)
-    fan_out = min(n_parts, 256)
+    fan_out = min(-(-len(rows) // CELL_ROWS), 64)
     labels = np.empty(len(rows), dtype=np.int32)
-    _assign_nearest(rows, _sort_along_axis(_train_centres(rows, fan_out, seed)), labels)
+    _assign_nearest(rows, _train_centres(rows, fan_out, seed), labels)
     sizes = np.bincount(labels, minlength=fan_out)
-    if sizes.max() > 0.9 * len(rows) and len(rows) > _LARGEST_CELL:
+    if sizes.max() > 0.9 * len(rows):
         return (np.arange(len(rows)) // CELL_ROWS).astype(np.int32)
     numbered = np.empty(len(rows), dtype=np.int32)
     n_cells = 0
     for part in np.flatnonzero(sizes):
         members = np.flatnonzero(labels == part)
-        if len(members) <= _LARGEST_CELL:
-            numbered[members] = n_cells
-            n_cells += 1
-        else:
-            local = _split_rows(rows[members], (*seed, int(part)))
-            numbered[members] = local + n_cells
-            n_cells += int(local.max()) + 1
+        local = _split_rows(rows[members], (*seed, int(part)))
+        numbered[members] = local + n_cells
+        n_cells += int(local.max()) + 1
     return numbered
 
 
 def _train_centres(
-    rows: NDArray[np.float32], n_parts: int, seed: int | tuple[int, ...], n_rounds: int = 4
+    rows: NDArray[np.float32], n_parts: int, seed: tuple[int, ...], n_rounds: int = 4
 ) -> NDArray[np.float32]:
     """Return the unit centres of a few rounds of spherical k-means, started from random rows."""
     chosen = np.random.default_rng(seed).choice(len(rows), n_parts, replace=False)
-    centres = rows[np.sort(chosen)].copy()
+    centres = rows[np.sort(chosen)]
     labels = np.empty(len(rows), dtype=np.int32)
     for _ in range(n_rounds):
         _assign_nearest(rows, centres, labels)
-        _average_rows(rows, labels, centres)
+        centres = _average_rows(rows, labels, centres)
     return centres
 
 
@@ -303,41 +351,10 @@ def _sort_along_axis(centres: NDArray[np.float32]) -> NDArray[np.float32]:
     return centres[np.argsort(spread @ direction, kind="stable")]
 
 
-def _sort_by_label(labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def _sort_by_label(labels: NDArray[np.int32], n_labels: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the rows sorted by label, then number, and where each label starts."""
     order = np.argsort(labels, kind="stable").astype(np.int32)
-    return order, np.concatenate(([0], np.cumsum(np.bincount(labels))))
-
-
-def _gather_cells(store: NDArray[Any], labels: NDArray[np.int32], pool: Executor) -> Cells:
-    """Compute the centres of labelled rows and which of them are near to which."""
-    order, starts = _sort_by_label(labels)
-    n_cells = len(starts) - 1
-    centres = np.zeros((n_cells, store.shape[1]), dtype=np.float32)
-    list(pool.map(lambda at: _average_cells(store, order, starts, at, min(at + 64, n_cells), centres), range(0, n_cells, 64)))
-    n_near = min(_NEAR_CELLS, n_cells - 1)
-    found, _ = search_rows(centres, n_cells, n_near + 1, lambda start, stop: centres[start:stop])
-    return Cells(order, starts, centres, _drop_own(found))
-
-
-def _drop_own(found: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Remove each row's own number from its list, or the last entry where duplicates have crowded it out."""
-    own = found == np.arange(len(found))[:, None]
-    own[~own.any(axis=1), -1] = True
-    return found[~own].reshape(len(found), -1)
-
-
-def _move_to_best(store: NDArray[Any], cells: Cells, pool: Executor) -> NDArray[np.int32]:
-    """Return for every row the best of its own cell and the 64 nearest to it."""
-    labels = np.empty(len(store), dtype=np.int32)
-    n_cells = len(cells.starts) - 1
-    near = np.ascontiguousarray(cells.near[:, :64])
-
-    def move(at: int) -> None:
-        _move_rows(store, cells.order, cells.starts, cells.centres, near, at, min(at + 64, n_cells), labels)
-
-    list(pool.map(move, range(0, n_cells, 64)))
-    return labels
+    return order, np.concatenate(([0], np.cumsum(np.bincount(labels, minlength=n_labels))))
 
 
 def _take_rows(store: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float32]:
@@ -350,44 +367,51 @@ def _take_rows(store: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float32]:
 # --- probes ----------------------------------------------------------------------------------------------------------
 
 
-def _rank_near_cells(
-    store: NDArray[Any], cells: Cells, places: NDArray[Any], n_ranks: int, pool: Executor
+def _rank_cells(
+    store: NDArray[Any], rows: NDArray[np.int32], coarse: Coarse, n_ranks: int, n_groups: int, pool: Executor
 ) -> NDArray[np.int32]:
-    """Return the n_ranks best of the cells near the own one, best first, of each of the sorted places."""
-    ranked = np.empty((len(places), n_ranks), dtype=np.int32)
-    owners = (np.searchsorted(cells.starts, places, side="right") - 1).astype(np.int32)
-    limits = np.searchsorted(owners, np.arange(0, len(cells.starts) - 1, 64)).tolist() + [len(places)]
+    """Return the n_ranks best cells, best first, of each of the given rows; only those of the n_groups best groups."""
+    n_cells = len(coarse.centres)
+    ranked = np.empty((len(rows), n_ranks), dtype=np.int32)
+    probed = len(coarse.groups) if n_cells <= _FLAT_CELLS and n_groups != _ROUGH_GROUPS else n_groups
+    # A row must see enough cells to fill its list, however the groups are sized.
+    probed = (
+        len(coarse.groups) if probed * n_cells < 4 * n_ranks * len(coarse.groups) else min(probed, len(coarse.groups))
+    )
 
-    def rank(batch: int) -> None:
-        _rank_cells(store, places, owners, cells.centres, cells.near, limits[batch], limits[batch + 1], ranked)
+    def rank(at: int) -> None:
+        _rank_range(store, rows[at : at + _RANK_ROWS], *coarse.state, probed, ranked[at : at + _RANK_ROWS])
 
-    list(pool.map(rank, range(len(limits) - 1)))
+    list(pool.map(rank, range(0, len(rows), _RANK_ROWS)))
     return ranked
 
 
-def _choose_probes(
-    store: NDArray[Any], cells: Cells, k: int, recall: float, seed: int, pool: Executor
-) -> int:
-    """Return the least number of probes that finds the wanted share of the true neighbours of a sample of rows."""
-    n, n_near = len(store), cells.near.shape[1]
-    queries = np.sort(np.random.default_rng((seed, 1)).choice(n, min(n, _N_QUERIES), replace=False))
-    found, similarities = search_rows(
-        _take_rows(store, queries), n, k + 1, lambda start, stop: _read_store(store, start, stop)
-    )
-    truth = _drop_given(found, queries)
-    places = np.unique(np.concatenate((queries, truth.ravel())))
-    ranked = _rank_near_cells(store, cells, places, n_near, pool)
-    owners = np.searchsorted(cells.starts, places, side="right") - 1
-    at_query, at_truth = np.searchsorted(places, queries), np.searchsorted(places, truth)
-    ranks = _rank_pairs(ranked, owners, at_query, at_truth)
-    return _pick_probes(ranks, recall, least=min(n_near, max(1, -(-2 * k // CELL_ROWS) - 1)), most=n_near)
-
-
-def _drop_given(found: NDArray[np.int32], queries: NDArray[Any]) -> NDArray[np.int32]:
-    """Remove each query from what it found, or the last entry where duplicates have crowded it out."""
-    own = found == queries[:, None]
+def _drop_own(ranked: NDArray[np.int32], owners: NDArray[Any]) -> NDArray[np.int32]:
+    """Remove each row's own number from its list, or the last entry where it is missing."""
+    own = ranked == owners[:, None]
     own[~own.any(axis=1), -1] = True
-    return found[~own].reshape(len(found), -1)
+    return ranked[~own].reshape(len(ranked), -1)
+
+
+def _choose_probes(store: NDArray[Any], cells: Cells, k: int, recall: float, seed: int, pool: Executor) -> int:
+    """Return the least number of probes that finds the wanted share of the true neighbours of a sample of rows."""
+    n = len(store)
+    most = min(_MOST_PROBES, len(cells.starts) - 2)
+    queries = np.sort(np.random.default_rng((seed, 1)).choice(n, min(n, _N_QUERIES), replace=False))
+    found, _ = search_rows(_take_rows(store, queries), n, k + 1, lambda start, stop: _read_store(store, start, stop))
+    truth = _drop_own(found, queries)
+    places = np.unique(np.concatenate((queries, truth.ravel()))).astype(np.int32)
+    owners = cells.owners[places]
+    at_query, at_truth = np.searchsorted(places, queries), np.searchsorted(places, truth)
+    n_ranks = max(24, 2 * -(-2 * k // CELL_ROWS))
+    while True:
+        n_ranks = min(n_ranks, most)
+        ranked = _drop_own(_rank_cells(store, places, cells.coarse, n_ranks + 1, _N_GROUPS, pool), owners)
+        ranks = _rank_pairs(ranked, owners, at_query, at_truth)
+        n_probes = _pick_probes(ranks, recall, least=min(n_ranks, -(-2 * k // CELL_ROWS)), most=n_ranks)
+        if n_probes or n_ranks == most:
+            return n_probes or most
+        n_ranks *= 3
 
 
 def _rank_pairs(
@@ -406,16 +430,14 @@ def _rank_pairs(
 
 
 def _pick_probes(ranks: NDArray[np.int64], recall: float, *, least: int, most: int) -> int:
-    """Return the least number of probes whose recall is the wanted one, with a margin of a standard error."""
-    for n_probes in range(least, most):
+    """Return the least number of probes with the wanted recall and a margin of a standard error, or 0."""
+    for n_probes in range(least, most + 1):
         per_query = (ranks <= n_probes).mean(axis=1)
         margin = per_query.std() / np.sqrt(len(per_query))
         if per_query.mean() - min(margin, (1 - recall) / 4) >= recall:
-            break
-    else:
-        n_probes = most
-    _log.debug("%d probes: recall %.4f of the sample", n_probes, (ranks <= n_probes).mean())
-    return n_probes
+            _log.debug("%d probes find %.4f of the neighbours of %d rows", n_probes, per_query.mean(), len(ranks))
+            return n_probes
+    return 0
 
 
 # --- join ------------------------------------------------------------------------------------------------------------
@@ -432,23 +454,22 @@ def _join_probes(
 ) -> None:
     """Compare every row with its cell and the cells it probes, and write the k best of each into `output`."""
     n_cells = len(cells.starts) - 1
-    owners = np.repeat(np.arange(n_cells, dtype=np.int32), np.diff(cells.starts))
-    prober_starts, probers = _invert_probes(probes, n_cells)
+    owners = cells.owners
     selection = start_selection(len(store), k)
     locks = np.zeros(n_cells, dtype=np.int32)
     step = 16
-    # Workers start far apart, so that they seldom want the same cell.
-    starts = np.arange(0, n_cells, step)
-    progress("knn", 0, n_cells)
+    progress("knn", 0, 2 * n_cells)
+    # The best cells of all rows come first: they raise the floors, and the others then have little to offer.
+    for phase, ranks in enumerate((slice(0, _FIRST_PROBES), slice(_FIRST_PROBES, None))):
+        prober_starts, probers = _invert_probes(np.ascontiguousarray(probes[:, ranks]), n_cells)
+        lists = (cells.order, cells.starts, owners, probes, prober_starts, probers, locks)
 
-    def join(at: int) -> None:
-        _join_range(
-            store, cells.order, cells.starts, owners, probes, prober_starts, probers, locks, at,
-            min(at + step, n_cells), *selection.state,
-        )
+        def join(at: int) -> None:
+            _join_range(store, *lists, at, min(at + step, n_cells), phase == 0, selection.state)  # noqa: B023
 
-    for done, _ in enumerate(pool.map(join, starts.tolist())):
-        progress("knn", min(n_cells, (done + 1) * step), n_cells)
+        for done, _ in enumerate(pool.map(join, range(0, n_cells, step))):
+            progress("knn", phase * n_cells + min(n_cells, (done + 1) * step), 2 * n_cells)
+        _raise_floors(selection.state)
     _unpack_best(selection.keys, selection.counts, cells.order, *output)
 
 
@@ -466,7 +487,7 @@ def _invert_probes(probes: NDArray[np.int32], n_cells: int) -> tuple[NDArray[np.
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _pack(similarity, row):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _pack(similarity, row):  # type: ignore[no-untyped-def]
     """Pack a candidate so that a larger key is a better one; -0.0 becomes 0.0, for they are equal."""
     bits = np.uint64(np.float32(similarity + np.float32(0.0)).view(np.uint32))
     # IEEE floats compare like sign-magnitude integers: flip everything below zero, only the sign above.
@@ -475,7 +496,7 @@ def _pack(similarity, row):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _unpack_similarity(key):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _unpack_similarity(key):  # type: ignore[no-untyped-def]
     """Return the similarity in a key."""
     ordered = np.uint32(key >> np.uint64(32))
     bits = ordered ^ np.uint32(0x80000000) if ordered & np.uint32(0x80000000) else ~ordered
@@ -483,13 +504,13 @@ def _unpack_similarity(key):  # type: ignore[no-untyped-def]  # noqa: ANN001, AN
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _unpack_row(key):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _unpack_row(key):  # type: ignore[no-untyped-def]
     """Return the id in a key."""
     return np.int32(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
 
 
 @njit(cache=True, nogil=True)
-def _keep_best(keys, n_keys, k):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _keep_best(keys, n_keys, k):  # type: ignore[no-untyped-def]
     """Move the k largest of the first n_keys to the front (quickselect) and return the smallest of them."""
     low, high = 0, n_keys - 1
     while low < high:
@@ -514,8 +535,9 @@ def _keep_best(keys, n_keys, k):  # type: ignore[no-untyped-def]  # noqa: ANN001
 
 
 @njit(cache=True, nogil=True, inline="always")
-def _offer(row, similarity, other, keys, counts, floor_keys, floors, k):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _offer(row, similarity, other, state):  # type: ignore[no-untyped-def]
     """Give `row` the candidate `other`; when the row is full, keep its k best and raise its floor."""
+    keys, counts, floor_keys, floors, k = state
     key = _pack(similarity, other)
     if key > floor_keys[row]:
         held = counts[row]
@@ -530,10 +552,11 @@ def _offer(row, similarity, other, keys, counts, floor_keys, floors, k):  # type
 
 
 @njit(cache=True, nogil=True)
-def _push_tile(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    scores, row_start, row_stop, column_start, column_stop, keys, counts, floor_keys, floors, k  # noqa: ANN001
+def _push_tile(  # type: ignore[no-untyped-def]
+    scores, row_start, row_stop, column_start, column_stop, state
 ):
     """Offer a tile to both sides; 64 scores at a time are skipped when none can enter anywhere."""
+    floors = state[3]
     n_columns = column_stop - column_start
     hits = np.empty(LANES + 1, dtype=np.int64)
     for i in range(row_stop - row_start):
@@ -559,66 +582,84 @@ def _push_tile(  # type: ignore[no-untyped-def]  # noqa: ANN202
                     continue
                 similarity = line[j]
                 if similarity >= floors[row]:
-                    _offer(row, similarity, column_start + j, keys, counts, floor_keys, floors, k)
+                    _offer(row, similarity, column_start + j, state)
                 if similarity >= floors[column_start + j]:
-                    _offer(column_start + j, similarity, row, keys, counts, floor_keys, floors, k)
+                    _offer(column_start + j, similarity, row, state)
 
 
 @njit(cache=True, nogil=True)
-def _push_line(line, ids, row, skipped, hits, keys, counts, floor_keys, floors, k):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _push_line(line, ids, row, skipped, state):  # type: ignore[no-untyped-def]
     """Offer the scores of one row with the given ids to that row; the place `skipped` is the row itself."""
+    floors = state[3]
     for begin in range(0, len(line), LANES):
-        lane_scores = line[begin : begin + LANES]
         floor = floors[row]
+        end = min(begin + LANES, len(line))
         n_hits = 0
-        for lane in range(len(lane_scores)):
-            n_hits += lane_scores[lane] >= floor
+        for j in range(begin, end):
+            n_hits += line[j] >= floor
         if n_hits == 0:
             continue
-        n_hits = 0
-        for lane in range(len(lane_scores)):
-            hits[n_hits] = lane
-            n_hits += lane_scores[lane] >= floor
-        for hit in range(n_hits):
-            j = begin + hits[hit]
-            if j != skipped:
-                _offer(row, line[j], ids[j], keys, counts, floor_keys, floors, k)
+        for part in range(begin, end, _FINE_LANES):
+            part_end = min(part + _FINE_LANES, end)
+            n_hits = 0
+            for j in range(part, part_end):
+                n_hits += line[j] >= floor
+            if n_hits == 0:
+                continue
+            for j in range(part, part_end):
+                if line[j] >= floor and j != skipped:
+                    _offer(row, line[j], ids[j], state)
+                    floor = floors[row]
 
 
 @njit(cache=True, nogil=True)
-def _push_rows(scores, row_start, id_start, keys, counts, floor_keys, floors, k):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _push_rows(scores, row_start, id_start, state):  # type: ignore[no-untyped-def]
     """Offer scores[i, j] to row row_start+i as the similarity of id_start+j."""
-    hits = np.empty(LANES + 1, dtype=np.int64)
     ids = np.arange(id_start, id_start + scores.shape[1])
     for i in range(len(scores)):
-        _push_line(scores[i], ids, row_start + i, -1, hits, keys, counts, floor_keys, floors, k)
+        _push_line(scores[i], ids, row_start + i, -1, state)
 
 
 @njit(cache=True, nogil=True)
-def _push_columns(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    line, other, row_start, masked_floors, hits, keys, counts, floor_keys, floors, k  # noqa: ANN001
+def _push_columns(  # type: ignore[no-untyped-def]
+    line, other, row_start, masked_floors, state
 ):
     """Offer the scores of the row `other` to the members whose similarities they are, unless masked by +inf."""
+    floors = state[3]
     for begin in range(0, len(line), LANES):
-        lane_scores = line[begin : begin + LANES]
-        lane_floors = masked_floors[begin : begin + LANES]
+        end = min(begin + LANES, len(line))
         n_hits = 0
-        for lane in range(len(lane_scores)):
-            n_hits += lane_scores[lane] >= lane_floors[lane]
+        for j in range(begin, end):
+            n_hits += line[j] >= masked_floors[j]
         if n_hits == 0:
             continue
-        n_hits = 0
-        for lane in range(len(lane_scores)):
-            hits[n_hits] = lane
-            n_hits += lane_scores[lane] >= lane_floors[lane]
-        for hit in range(n_hits):
-            j = begin + hits[hit]
-            _offer(row_start + j, line[j], other, keys, counts, floor_keys, floors, k)
-            masked_floors[j] = floors[row_start + j]
+        for part in range(begin, end, _FINE_LANES):
+            part_end = min(part + _FINE_LANES, end)
+            n_hits = 0
+            for j in range(part, part_end):
+                n_hits += line[j] >= masked_floors[j]
+            if n_hits == 0:
+                continue
+            for j in range(part, part_end):
+                if line[j] >= masked_floors[j]:
+                    _offer(row_start + j, line[j], other, state)
+                    masked_floors[j] = floors[row_start + j]
 
 
 @njit(cache=True, parallel=True)
-def _unpack_best(keys, counts, targets, neighbors, similarities):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _raise_floors(state):  # type: ignore[no-untyped-def]
+    """Drop all but the k best of every row."""
+    keys, counts, floor_keys, floors, k = state
+    for row in prange(len(counts)):
+        if counts[row] > k:
+            worst = _keep_best(keys[row], counts[row], k)
+            floor_keys[row] = worst
+            floors[row] = _unpack_similarity(worst)
+            counts[row] = k
+
+
+@njit(cache=True, parallel=True)
+def _unpack_best(keys, counts, targets, neighbors, similarities):  # type: ignore[no-untyped-def]
     """Sort the k best keys of every row and unpack them into the row `targets` names; -1 and 0 where there are fewer."""
     k = neighbors.shape[1]
     for row in prange(len(counts)):
@@ -641,17 +682,17 @@ def _decode(stored: NDArray[Any], out: NDArray[np.float32]) -> None:
 
 
 @overload(_decode)
-def _decode_in_kernel(stored, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _decode_in_kernel(stored, out):  # type: ignore[no-untyped-def]
     """Choose the copy when a kernel is compiled. numba has no float16, hence the bits."""
     if stored.dtype == types.float32:
 
-        def copy(stored, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def copy(stored, out):  # type: ignore[no-untyped-def]
             for i in range(len(out)):
                 out[i] = stored[i]
 
         return copy
 
-    def widen(stored, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    def widen(stored, out):  # type: ignore[no-untyped-def]
         bits = out.view(np.uint32)
         for i in range(len(out)):
             bits[i] = (np.uint32(stored[i]) & np.uint32(0x7FFF)) << np.uint32(13)
@@ -669,17 +710,17 @@ def _encode(values: NDArray[np.float32], stored: NDArray[Any]) -> None:
 
 
 @overload(_encode)
-def _encode_in_kernel(values, stored):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _encode_in_kernel(values, stored):  # type: ignore[no-untyped-def]
     """Choose the copy when a kernel is compiled; numpy's own conversion is ten times slower."""
     if stored.dtype == types.float32:
 
-        def copy(values, stored):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        def copy(values, stored):  # type: ignore[no-untyped-def]
             for i in range(len(values)):
                 stored[i] = values[i]
 
         return copy
 
-    def narrow(values, stored):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    def narrow(values, stored):  # type: ignore[no-untyped-def]
         scaled = values * np.float32(2.0**-112)
         bits = scaled.view(np.uint32)
         for i in range(len(values)):
@@ -691,28 +732,28 @@ def _encode_in_kernel(values, stored):  # type: ignore[no-untyped-def]  # noqa: 
 
 
 @njit(cache=True, nogil=True)
-def _encode_rows(rows, store):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _encode_rows(rows, store):  # type: ignore[no-untyped-def]
     """Store unit rows."""
     for i in range(len(rows)):
         _encode(rows[i], store[i])
 
 
 @njit(cache=True, nogil=True)
-def _load_rows(store, rows, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _load_rows(store, rows, out):  # type: ignore[no-untyped-def]
     """Copy the given rows of the store to float32."""
     for i in range(len(rows)):
         _decode(store[rows[i]], out[i])
 
 
 @njit(cache=True, nogil=True)
-def _load_range(store, start, out):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _load_range(store, start, out):  # type: ignore[no-untyped-def]
     """Copy consecutive rows of the store to float32."""
     for i in range(len(out)):
         _decode(store[start + i], out[i])
 
 
 @njit(cache=True, nogil=True)
-def _assign_nearest(rows, centres, labels):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _assign_nearest(rows, centres, labels):  # type: ignore[no-untyped-def]
     """Label each row with its best centre, the first of equals."""
     for start in range(0, len(rows), _CHUNK_ROWS):
         scores = np.dot(rows[start : start + _CHUNK_ROWS], centres.T)
@@ -721,8 +762,9 @@ def _assign_nearest(rows, centres, labels):  # type: ignore[no-untyped-def]  # n
 
 
 @njit(cache=True, nogil=True)
-def _average_rows(rows, labels, centres):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Replace each centre by the direction of the sum of its rows; one without rows stays as it is."""
+def _average_rows(rows, labels, centres):  # type: ignore[no-untyped-def]
+    """Return the direction of the sum of the rows of each centre, or the centre where it has none."""
+    averages = centres.copy()
     sums = np.zeros_like(centres)
     for i in range(len(rows)):
         total = sums[labels[i]]
@@ -731,11 +773,12 @@ def _average_rows(rows, labels, centres):  # type: ignore[no-untyped-def]  # noq
     for part in range(len(centres)):
         length = np.sqrt(np.sum(sums[part] * sums[part]))
         if length > 0:
-            centres[part] = sums[part] / length
+            averages[part] = sums[part] / length
+    return averages
 
 
 @njit(cache=True, nogil=True)
-def _average_cells(store, order, starts, first, last, centres):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _average_cells(store, order, starts, first, last, centres):  # type: ignore[no-untyped-def]
     """Set the centres of cells first..last to the directions of their sums."""
     row = np.empty(store.shape[1], dtype=np.float32)
     for cell in range(first, last):
@@ -751,52 +794,70 @@ def _average_cells(store, order, starts, first, last, centres):  # type: ignore[
 
 
 @njit(cache=True, nogil=True)
-def _move_rows(store, order, starts, centres, near, first, last, labels):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Label the rows of cells first..last with the best of their own cell and the near ones; own wins a tie."""
-    candidates = np.empty((near.shape[1] + 1, store.shape[1]), dtype=np.float32)
-    for cell in range(first, last):
-        rows = order[starts[cell] : starts[cell + 1]]
-        members = np.empty((len(rows), store.shape[1]), dtype=np.float32)
-        _load_rows(store, rows, members)
-        candidates[0] = centres[cell]
-        for i in range(near.shape[1]):
-            candidates[i + 1] = centres[near[cell, i]]
-        scores = np.dot(members, candidates.T)
-        for i in range(len(rows)):
-            best = np.argmax(scores[i])
-            labels[rows[i]] = cell if best == 0 else near[cell, best - 1]
+def _rank_range(store, places, centres, groups, group_starts, n_probed, ranked):  # type: ignore[no-untyped-def]
+    """Rank cells for a chunk of rows: all of them, or those of the n_probed best groups of each row."""
+    n_rows, n_ranks = ranked.shape
+    rows = np.empty((n_rows, store.shape[1]), dtype=np.float32)
+    _load_rows(store, places, rows)
+    keys = np.empty((n_rows, 2 * n_ranks + 16), dtype=np.uint64)
+    counts = np.zeros(n_rows, dtype=np.int32)
+    floor_keys = np.zeros(n_rows, dtype=np.uint64)
+    floors = np.full(n_rows, -np.inf, dtype=np.float32)
+    state = (keys, counts, floor_keys, floors, n_ranks)
+    if n_probed >= len(groups):
+        for start in range(0, n_rows, _CHUNK_ROWS):
+            for first in range(0, len(centres), 512):
+                scores = np.dot(rows[start : start + _CHUNK_ROWS], centres[first : first + 512].T)
+                _push_rows(scores, start, first, state)
+    else:
+        _rank_in_groups(rows, centres, groups, group_starts, n_probed, state)
+    for i in range(n_rows):
+        n_keys = min(counts[i], n_ranks)
+        if counts[i] > n_ranks:
+            _keep_best(keys[i], counts[i], n_ranks)
+        best = np.sort(keys[i, :n_keys])
+        for j in range(n_ranks):
+            # A list that the groups could not fill repeats its best cell, which costs nothing but is harmless.
+            ranked[i, j] = _unpack_row(best[n_keys - 1 - j]) if j < n_keys else -1
 
 
 @njit(cache=True, nogil=True)
-def _rank_cells(store, places, owners, centres, near, first, last, ranked):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
-    """Rank the cells near to their own for places[first:last], which are sorted."""
-    n_near, n_ranks = near.shape[1], ranked.shape[1]
-    candidates = np.empty((n_near, store.shape[1]), dtype=np.float32)
-    keys = np.empty(n_near, dtype=np.uint64)
-    begin = first
-    while begin < last:
-        cell = owners[begin]
-        end = begin
-        while end < last and owners[end] == cell:
-            end += 1
-        rows = np.empty((end - begin, store.shape[1]), dtype=np.float32)
-        _load_rows(store, places[begin:end], rows)
-        for i in range(n_near):
-            candidates[i] = centres[near[cell, i]]
-        scores = np.dot(rows, candidates.T)
-        for i in range(end - begin):
-            for j in range(n_near):
-                keys[j] = _pack(scores[i, j], near[cell, j])
-            if n_ranks < n_near:
-                _keep_best(keys, n_near, n_ranks)
-            best = np.sort(keys[:n_ranks])
-            for j in range(n_ranks):
-                ranked[begin + i, j] = _unpack_row(best[n_ranks - 1 - j])
-        begin = end
+def _rank_in_groups(  # type: ignore[no-untyped-def]
+    rows, centres, groups, group_starts, n_probed, state
+):
+    """Offer to each row the cells of its best groups, group by group."""
+    chosen = np.empty((len(rows), n_probed), dtype=np.int32)
+    starts = np.zeros(len(groups) + 1, dtype=np.int64)
+    group_keys = np.empty(len(groups), dtype=np.uint64)
+    for start in range(0, len(rows), _CHUNK_ROWS):
+        scores = np.dot(rows[start : start + _CHUNK_ROWS], groups.T)
+        for i in range(len(scores)):
+            for j in range(len(groups)):
+                group_keys[j] = _pack(scores[i, j], j)
+            _keep_best(group_keys, len(groups), n_probed)
+            for j in range(n_probed):
+                chosen[start + i, j] = _unpack_row(group_keys[j])
+    _count_probes(chosen, starts)
+    starts = np.cumsum(starts)
+    inside = np.empty(chosen.size, dtype=np.int32)
+    _fill_probers(chosen, starts[:-1].copy(), inside)
+    gathered = np.empty((_CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
+    for group in range(len(groups)):
+        first, last = group_starts[group], group_starts[group + 1]
+        if first == last:
+            continue
+        ids = np.arange(first, last)
+        for start in range(starts[group], starts[group + 1], _CHUNK_ROWS):
+            here = inside[start : min(start + _CHUNK_ROWS, starts[group + 1])]
+            for i in range(len(here)):
+                gathered[i] = rows[here[i]]
+            scores = np.dot(gathered[: len(here)], centres[first:last].T)
+            for i in range(len(here)):
+                _push_line(scores[i], ids, here[i], -1, state)
 
 
 @njit(cache=True, nogil=True)
-def _count_probes(probes, counts):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _count_probes(probes, counts):  # type: ignore[no-untyped-def]
     """Count the probes of each cell, one place to the right."""
     for place in range(len(probes)):
         for i in range(probes.shape[1]):
@@ -804,7 +865,7 @@ def _count_probes(probes, counts):  # type: ignore[no-untyped-def]  # noqa: ANN0
 
 
 @njit(cache=True, nogil=True)
-def _fill_probers(probes, free, probers):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _fill_probers(probes, free, probers):  # type: ignore[no-untyped-def]
     """Write each place to the list of every cell it probes."""
     for place in range(len(probes)):
         for i in range(probes.shape[1]):
@@ -814,10 +875,10 @@ def _fill_probers(probes, free, probers):  # type: ignore[no-untyped-def]  # noq
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _exchange(typing_context, array, index, value):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _exchange(typing_context, array, index, value):  # type: ignore[no-untyped-def]
     """Set array[index] (int32) to value and return what it was, as one step that no other thread can divide."""
 
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         array_type = signature.args[0]
         view = context.make_array(array_type)(context, builder, arguments[0])
         pointer = cgutils.get_item_pointer(context, builder, array_type, view, [arguments[1]], wraparound=False)
@@ -827,20 +888,20 @@ def _exchange(typing_context, array, index, value):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _lock(locks, cell):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _lock(locks, cell):  # type: ignore[no-untyped-def]
     """Wait until no other thread works on the selections of a cell."""
     while _exchange(locks, cell, np.int32(1)) != 0:
         pass
 
 
 @njit(cache=True, nogil=True)
-def _unlock(locks, cell):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _unlock(locks, cell):  # type: ignore[no-untyped-def]
     """Let other threads in."""
     _exchange(locks, cell, np.int32(0))
 
 
 @njit(cache=True, nogil=True)
-def _mask_floors(probes, start, stop, source, floors, masked):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+def _mask_floors(probes, start, stop, source, floors, masked):  # type: ignore[no-untyped-def]
     """Copy the floors of places start..stop, +inf for those that probe the cell `source` and so see its rows anyway."""
     for place in range(start, stop):
         n_equal = 0
@@ -850,37 +911,35 @@ def _mask_floors(probes, start, stop, source, floors, masked):  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def _join_range(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    store, order, starts, owners, probes, prober_starts, probers, locks, first, last,  # noqa: ANN001
-    keys, counts, floor_keys, floors, k,  # noqa: ANN001
+def _join_range(  # type: ignore[no-untyped-def]
+    store, order, starts, owners, probes, prober_starts, probers, locks, first, last, with_own, state
 ):
     """Join the members of cells first..last with each other and with the rows that probe them."""
-    hits = np.empty(LANES + 1, dtype=np.int64)
     gathered = np.empty((_CHUNK_ROWS, store.shape[1]), dtype=np.float32)
     for cell in range(first, last):
         start, stop = starts[cell], starts[cell + 1]
         members = np.empty((stop - start, store.shape[1]), dtype=np.float32)
         _load_range(store, start, members)
         ids = order[start:stop]
-        scores = np.dot(members, members.T)
-        _lock(locks, cell)
-        for i in range(len(scores)):
-            _push_line(scores[i], ids, start + i, i, hits, keys, counts, floor_keys, floors, k)
-        _unlock(locks, cell)
+        if with_own:
+            scores = np.dot(members, members.T)
+            _lock(locks, cell)
+            for i in range(len(scores)):
+                _push_line(scores[i], ids, start + i, i, state)
+            _unlock(locks, cell)
         for chunk in range(prober_starts[cell], prober_starts[cell + 1], _CHUNK_ROWS):
             places = probers[chunk : min(chunk + _CHUNK_ROWS, prober_starts[cell + 1])]
             _load_rows(store, places, gathered[: len(places)])
             scores = np.dot(gathered[: len(places)], members.T)
-            _push_chunk(
-                scores, places, ids, start, order, owners, probes, locks, cell, hits, keys, counts, floor_keys, floors, k
-            )
+            _push_chunk(scores, places, ids, start, order, owners, probes, locks, cell, state)
 
 
 @njit(cache=True, nogil=True)
-def _push_chunk(  # type: ignore[no-untyped-def]  # noqa: ANN202
-    scores, places, ids, start, order, owners, probes, locks, cell, hits, keys, counts, floor_keys, floors, k  # noqa: ANN001
+def _push_chunk(  # type: ignore[no-untyped-def]
+    scores, places, ids, start, order, owners, probes, locks, cell, state
 ):
     """Offer the scores of probing rows to themselves, then to the members, holding one lock at a time."""
+    floors = state[3]
     begin = 0
     masked = np.empty(len(ids), dtype=np.float32)
     while begin < len(places):
@@ -890,11 +949,11 @@ def _push_chunk(  # type: ignore[no-untyped-def]  # noqa: ANN202
             end += 1
         _lock(locks, source)
         for i in range(begin, end):
-            _push_line(scores[i], ids, places[i], -1, hits, keys, counts, floor_keys, floors, k)
+            _push_line(scores[i], ids, places[i], -1, state)
         _unlock(locks, source)
         _lock(locks, cell)
         _mask_floors(probes, start, start + len(ids), source, floors, masked)
         for i in range(begin, end):
-            _push_columns(scores[i], order[places[i]], start, masked, hits, keys, counts, floor_keys, floors, k)
+            _push_columns(scores[i], order[places[i]], start, masked, state)
         _unlock(locks, cell)
         begin = end

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import csv
 import math
+import tokenize
+import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -239,8 +241,9 @@ def _read_npy_header(stream: Any, path: Path) -> tuple[tuple[int, ...], bool, np
     try:
         version = np.lib.format.read_magic(stream)
         read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-        shape, fortran, dtype = read(stream)
-    except ValueError as error:
+        with warnings.catch_warnings(action="ignore"):  # numpy suspects Python 2 behind every garbled header
+            shape, fortran, dtype = read(stream)
+    except (ValueError, tokenize.TokenError) as error:
         raise InputError(f"{path} is not a numpy file ({error}); save it with numpy.save") from error
     if dtype.hasobject:
         raise InputError(f"{path} holds pickled Python objects, which are never loaded; save a plain numeric array")

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from .atomic import replacing
-from .cells import LANES, Selection, finish_selection, join_cells, push_scores, start_selection
+from .cells import LANES, Selection, finish_selection, join_cells, push_scores, search_rows, start_selection
 from .errors import InputError
 from .features import Features, npz_names, open_npz_array
 from .progress import Progress, silent
@@ -142,6 +142,43 @@ def join_rows(rows: NDArray[np.float32], k: int, progress: Progress = silent) ->
     require_k(k, len(rows))
     floats = np.asarray(rows, dtype=np.float32)
     return _join_exactly(lambda start, stop: floats[start:stop], len(floats), floats.shape[1], k, progress)
+
+
+def measure_recall(features: Features, graph: KnnGraph, *, n_queries: int = 1000, seed: int = 0) -> tuple[float, int]:
+    """Measure the share of true neighbours that a graph has found, on a sample of rows against all pairs.
+
+    Ties with the k-th similarity count as found whichever of them the graph holds.
+
+    Parameters
+    ----------
+    features : Features
+        (n, d), the rows the graph was built from.
+    graph : KnnGraph
+        (n, k).
+    n_queries : int
+        Rows sampled; all of them if there are fewer.
+    seed : int
+        Which rows.
+
+    Returns
+    -------
+    recall : float
+    n_sampled : int
+
+    Examples
+    --------
+    >>> faces = Features(np.random.default_rng(0).normal(size=(50, 4)))
+    >>> measure_recall(faces, build_knn(faces, k=5))
+    (1.0, 50)
+    """
+    n, k = graph.neighbors.shape
+    drawn = np.sort(np.random.default_rng(seed).choice(n, size=min(n, n_queries), replace=False))
+    found, similarities = search_rows(features.take(drawn), n, k + 1, features.read)  # a query finds itself too
+    others = found != drawn[:, None]
+    others[others.all(axis=1), -1] = False  # pushed out by more than k copies of itself: drop any one of them
+    true_similarities = similarities[others].reshape(len(drawn), k)
+    listed = graph.similarities[drawn] >= true_similarities[:, -1:] - 1e-6
+    return float((listed & (graph.neighbors[drawn] >= 0)).sum() / (len(drawn) * k)), len(drawn)
 
 
 def require_k(k: int, n: int) -> None:

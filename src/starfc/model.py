@@ -19,6 +19,7 @@ from .atomic import replacing_folder, require_folder_writable
 from .errors import MissingExtraError, ModelError, OutputError
 
 FORMAT_VERSION = 1
+_FILES = ("model.safetensors", "config.json", "README.md")
 _HEAD = (
     "classifier.0.weight",
     "classifier.0.bias",
@@ -121,16 +122,19 @@ class Model:
             f"# starfc model\n\nScores the edges of a kNN graph of face vectors (dimension {config.dim}) with the GCN"
             f" of STAR-FC, layers {list(config.hidden)}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
             f" (k {config.k}, tau_1 {config.tau1}, tau_2 {config.tau2},\n{config.aggregate} intimacy on"
-            f" {config.edges} edges, {config.partition}).\n\nIt reads raw features: it is of use only for vectors of the"
-            f" embedder it was trained on.\n\n## Training\n\n{facts}\n"
+            f" {config.edges} edges, {config.partition}).\n\nIt reads raw features: it is of use only for vectors of"
+            f" the embedder it was trained on.\n\n## Training\n\n{facts}\n"
         )
 
 
 def require_model_target(folder: Path) -> None:
     """Refuse a folder that cannot be written, or that holds anything but an older model: saving replaces it whole."""
     require_folder_writable(folder)
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / "model.safetensors").is_file():
-        raise OutputError(f"output folder {folder} holds other files than a model; choose a new or empty folder")
+    foreign = {path.name for path in folder.iterdir()} - set(_FILES) if folder.is_dir() else set()
+    if foreign:
+        raise OutputError(
+            f"output folder {folder} holds other files than a model ({min(foreign)}); choose a new or empty folder"
+        )
 
 
 def expected_shapes(dim: int, hidden: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -206,8 +210,14 @@ def import_checkpoint(backbone: str | Path, head: str | Path) -> Model:
             f"{backbone} and {head} hold {sorted(tensors)}; expected 'conv1.weight' in the first and"
             " 'classifier.0.weight' in the second"
         )
-    layers = sum(name.startswith("conv") and name.endswith(".weight") for name in tensors)
-    hidden = tuple(int(tensors[f"conv{layer}.weight"].shape[1]) for layer in range(1, layers + 1))
+    n_layers = sum(name.startswith("conv") and name.endswith(".weight") for name in tensors)
+    convolutions = [tensors.get(f"conv{layer}.weight", np.empty(0)) for layer in range(1, n_layers + 1)]
+    if any(weight.ndim != 2 for weight in convolutions):
+        shapes = {name: tensor.shape for name, tensor in tensors.items() if name.startswith("conv")}
+        raise ModelError(
+            f"{backbone} holds {shapes}; expected two-dimensional conv1.weight, conv2.weight, ... in a row"
+        )
+    hidden = tuple(int(weight.shape[1]) for weight in convolutions)
     dim = int(tensors["conv1.weight"].shape[0]) // 2
     kept = {name: tensors[name] for name in expected_shapes(dim, hidden) if name in tensors}
     facts = {

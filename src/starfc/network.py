@@ -82,18 +82,19 @@ class EdgeNetwork(nn.Module):
         Numbers per face.
     hidden : tuple of int
         Width of each GCN layer (the authors': one of 512).
-    rng : numpy Generator
-        Draws the first weights; torch's own generator is not used anywhere.
+    tensors : dict
+        First weights, as :func:`draw_tensors` or :func:`draw_distance_tensors` make them; torch's own
+        generator is not used anywhere.
     """
 
-    def __init__(self, dim: int, hidden: tuple[int, ...], rng: np.random.Generator) -> None:
+    def __init__(self, dim: int, hidden: tuple[int, ...], tensors: dict[str, NDArray[np.float32]]) -> None:
         super().__init__()
         self.n_layers = len(hidden)
         for layer, (width_in, width_out) in enumerate(zip((dim, *hidden[:-1]), hidden, strict=True), start=1):
             self.add_module(f"conv{layer}", GraphConvolution(width_in, width_out))
         h = hidden[-1]
         self.classifier = nn.Sequential(nn.Linear(2 * h, h), nn.PReLU(h), nn.Linear(h, 2))
-        self.load_tensors(draw_tensors(dim, hidden, rng))
+        self.load_tensors(tensors)
 
     def forward(self, nodes: NodeInput, sources: Tensor, targets: Tensor) -> Tensor:
         """Return the log-odds of the edges sources[i] -> targets[i, s].
@@ -134,6 +135,14 @@ class EdgeNetwork(nn.Module):
             hidden = self.get_submodule(f"conv{layer}")(stacked)
         return hidden
 
+    def scale_odds(self, slope: float, shift: float) -> None:
+        """Turn the log-odds o that the network gives now into slope * o + shift."""
+        last: Any = self.classifier[2]
+        with torch.no_grad():
+            last.weight *= slope
+            last.bias *= slope
+            last.bias += torch.tensor([-shift / 2, shift / 2])
+
     def get_tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return copies of all weights, under the names of a model folder."""
         return {name: tensor.detach().numpy().copy() for name, tensor in self.state_dict().items()}
@@ -157,6 +166,33 @@ def draw_tensors(dim: int, hidden: tuple[int, ...], rng: np.random.Generator) ->
             values = rng.uniform(-1, 1, shape) / np.sqrt(fan_in)
         tensors[name] = values.astype(np.float32)
     return tensors
+
+
+def draw_distance_tensors(dim: int, width: int, rng: np.random.Generator) -> dict[str, NDArray[np.float32]]:
+    """Draw first weights that make the network of one layer a distance of smoothed faces.
+
+    With x_i = (F_i + (A~ F)_i) / 2, random orthonormal directions w_t, and relu(v) - relu(-v) = v, a slope of
+    -1 turns the head's unit t into |w_t (x_i - x_j)|, and their sum into a multiple of the distance: odds(i
+    -> j) = -sum_t. So the network knows at step 0 what holds for all people, and learns from there; from
+    random weights it would have to learn even that from the people it sees, which takes thousands. As many
+    units hold |w_t (x_i + x_j)|, with no weight yet.
+    """
+    n_directions = width // 2
+    n_bases = -(-n_directions // dim)
+    bases = [np.linalg.qr(rng.normal(size=(dim, dim)))[0] for _ in range(n_bases)]
+    directions = np.concatenate(bases, axis=1)[:, :n_directions]  # (d, width // 2)
+    signed = np.concatenate([directions, -directions], axis=1)
+    eye = np.eye(n_directions)
+    difference, total = (np.block([eye, -eye, sign * eye, -sign * eye]) for sign in (-1, 1))
+    tensors = {name: np.zeros(shape) for name, shape in expected_shapes(dim, (width,)).items()}
+    used = 2 * n_directions  # an odd width leaves one unit without a task
+    tensors["conv1.weight"][:, :used] = np.concatenate([signed, signed]) / 2
+    head = np.concatenate([difference, total])
+    tensors["classifier.0.weight"][:used, :used] = head[:, :used]
+    tensors["classifier.0.weight"][:used, width : width + used] = head[:, used:]
+    tensors["classifier.1.weight"] -= 1.0
+    tensors["classifier.2.weight"][:, :n_directions] = [[0.5], [-0.5]]
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
 
 
 class _Aggregation(torch.autograd.Function):

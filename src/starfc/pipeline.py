@@ -211,10 +211,11 @@ def cluster(
     if loaded is not None and settings.scorer == "gcn":
         loaded.require_dim(features.dim)
     _require_memory(features, settings, loaded, memory_gb)
-    run = _Run(Workdir.open(workdir), progress)
+    run = _Run(progress)
     with limited_threads(threads):
         with run.timed("check"):
             features.check(progress)
+        run.workdir = Workdir.open(workdir)
         settings = run.choose_threshold(features, settings, seed)
         graph = run.get_graph(features, settings, graph, knn, recall, seed)
         scored = run.get_scores(features, graph, settings, loaded)
@@ -227,8 +228,8 @@ def cluster(
 class _Run:
     """One call of `cluster`: its clock, its notes and its work folder."""
 
-    def __init__(self, workdir: Workdir, progress: Progress) -> None:
-        self.workdir = workdir
+    def __init__(self, progress: Progress) -> None:
+        self.workdir = Workdir(None)
         self.progress = progress
         self.started = time.perf_counter()
         self.seconds: dict[str, float] = {}

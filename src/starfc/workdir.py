@@ -2,8 +2,7 @@
 
 Each stage has an output file and a manifest `STAGE.json` beside it, which holds everything the output depends on: a
 digest of the inputs, the parameters, the starfc version, and the size of the output. The manifest is written after
-the output, both by rename; an output counts only if its manifest says the same as the present run would. The folder
-is made when the first stage is finished, so that a run that fails early leaves nothing behind.
+the output, both by rename; an output counts only if its manifest says the same as the present run would.
 """
 
 from __future__ import annotations
@@ -35,17 +34,19 @@ class Workdir:
 
     @classmethod
     def open(cls, folder: str | Path | None) -> Workdir:
-        """Take `folder`, which need not exist yet, and clear it of what killed runs had begun."""
+        """Make the folder if it is not there, and clear it of what killed runs had begun."""
         if folder is None:
             return cls(None)
         path = Path(folder)
-        nearest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-        if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-            raise OutputError(
-                f"work folder {path} cannot be used: {nearest} is no writable folder; choose another --workdir"
-            )
-        if nearest == path.absolute():
+        try:
+            path.mkdir(parents=True, exist_ok=True)
             remove_leftovers(path)
+        except OSError as error:
+            raise OutputError(
+                f"work folder {path} cannot be used: {error.strerror}; choose another --workdir"
+            ) from error
+        if not os.access(path, os.W_OK):
+            raise OutputError(f"work folder {path} is not writable; change its permissions or choose another --workdir")
         return cls(path)
 
     def stage(
@@ -67,20 +68,10 @@ class Workdir:
             except StarfcError as error:
                 logger.warning("stage %s is built again: %s", name, error)
         result = build()
-        self._make_folder()
         manifest.unlink(missing_ok=True)
         save(result, output)
         write_json(manifest, wanted | {"bytes": output.stat().st_size})
         return result
-
-    def _make_folder(self) -> None:
-        assert self.folder is not None
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(
-                f"work folder {self.folder} cannot be made: {error.strerror}; choose another --workdir"
-            ) from error
 
 
 def digest_features(features: Features, progress: Progress = silent) -> str:
