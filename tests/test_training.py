@@ -217,17 +217,17 @@ def test_thresholds_are_the_best_of_the_grid():
         for second in (None, 0.2, 0.3, 0.4, 0.5, 0.6, 0.72, 0.8, 0.9):
             scores = evaluate(labels, label_components(prune_edges(scored, tau1=first, tau2=second)))
             best = max(best, (scores.pairwise.f + scores.bcubed.f) / 2)
-    assert found.mean_f >= best - 0.002
+    assert found.mean_f >= best - 0.005
     again = evaluate(labels, label_components(prune_edges(scored, tau1=found.tau1, tau2=found.tau2)))
     assert (again.pairwise.f, again.bcubed.f) == pytest.approx((found.pairwise_f, found.bcubed_f))
 
 
-def test_equally_good_thresholds_are_near_the_papers():
+def test_of_equally_good_thresholds_the_strictest_is_taken():
     neighbors = np.array([[1], [0], [3], [2]], np.int32)
     scored = ScoredEdges(neighbors, np.ones((4, 1), np.float32))
     found = choose_thresholds(scored, np.array([0, 0, 1, 1]), np.ones(4, dtype=bool))
     assert found.pairwise_f == 1.0
-    assert (found.tau1, found.tau2) == (0.7, None)  # pairs have no common neighbours, so any tau_2 would cut them
+    assert (found.tau1, found.tau2) == (0.95, None)  # pairs have no common neighbours, so any tau_2 would cut them
 
 
 @settings(max_examples=100, deadline=None)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numba
@@ -42,8 +43,8 @@ LANES = 64  # scores tested together for "does any of these beat the worst kept"
 _FINE_LANES = 16  # where one does, so many are tested again together
 CELL_ROWS = 64  # rows a cell has on average
 _LARGEST_CELL = 4 * CELL_ROWS
-_ROWS_PER_CENTRE = 16  # sample that the centres are trained on
-_N_ROUNDS = 5
+_ROWS_PER_CENTRE = 12  # sample that the centres are trained on
+_N_ROUNDS = 3
 _FLAT_CELLS = 4096  # up to so many cells a row is compared with all centres, beyond with those of the best groups
 _ROUGH_GROUPS = 16  # groups looked at to find the one best cell
 _N_GROUPS = 64  # groups looked at to rank cells for probing
@@ -51,8 +52,8 @@ _MOST_PROBES = 256
 _CHUNK_ROWS = 256  # rows multiplied at once; fixed, because the bits of a product depend on its shape
 _RANK_ROWS = 2048  # rows ranked at once; more make the products with a group's few centres worthwhile
 _WIDE_NUMBERS = 1 << 29  # collections of more numbers than this are held in half precision
-_FIRST_PROBES = 3
-_N_QUERIES = 384  # rows whose true neighbours set the number of probes
+_PHASES = (0, 3, 8, 1 << 30)  # ranks of the probes that are followed together
+_N_QUERIES = 512  # rows whose true neighbours set the number of probes
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,7 @@ def _make_cells(store: NDArray[Any], seed: int, pool: Executor, progress: Progre
 
 
 def _settle_cells(store: NDArray[Any], labels: NDArray[np.int32], seed: int, pool: Executor) -> Cells:
-    """Number cells so that those of one group follow each other, and sort the rows by cell."""
+    """Renumber cells so that those of one group follow each other, and sort the rows by cell."""
     order, starts = _sort_by_label(labels)
     n_cells = len(starts) - 1
     centres = np.zeros((n_cells, store.shape[1]), dtype=np.float32)
@@ -285,8 +286,9 @@ def _group_centres(centres: NDArray[np.float32], seed: int) -> Coarse:
     groups = _sort_along_axis(_train_centres(centres, n_groups, (seed, 3), n_rounds=3))
     labels = np.empty(len(centres), dtype=np.int32)
     _assign_nearest(centres, groups, labels)
-    source, starts = _sort_by_label(labels, n_groups)
-    return Coarse(centres[source], source, groups, starts)
+    used, renumbered = np.unique(labels, return_inverse=True)
+    source, starts = _sort_by_label(renumbered.astype(np.int32))
+    return Coarse(centres[source], source, groups[used], starts)
 
 
 def _split_large(store: NDArray[Any], labels: NDArray[np.int32], seed: int, pool: Executor) -> NDArray[np.int32]:
@@ -309,7 +311,7 @@ def _split_large(store: NDArray[Any], labels: NDArray[np.int32], seed: int, pool
 
 
 def _split_rows(rows: NDArray[np.float32], seed: tuple[int, ...]) -> NDArray[np.int32]:
-    """Number rows by cell, recursively; rows that k-means cannot tell apart are dealt out in their order."""
+    """Split rows into numbered cells, recursively; those that k-means cannot tell apart are dealt out in order."""
     if len(rows) <= _LARGEST_CELL:
         return np.zeros(len(rows), dtype=np.int32)
     fan_out = min(-(-len(rows) // CELL_ROWS), 64)
@@ -351,10 +353,10 @@ def _sort_along_axis(centres: NDArray[np.float32]) -> NDArray[np.float32]:
     return centres[np.argsort(spread @ direction, kind="stable")]
 
 
-def _sort_by_label(labels: NDArray[np.int32], n_labels: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+def _sort_by_label(labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Return the rows sorted by label, then number, and where each label starts."""
     order = np.argsort(labels, kind="stable").astype(np.int32)
-    return order, np.concatenate(([0], np.cumsum(np.bincount(labels, minlength=n_labels))))
+    return order, np.concatenate(([0], np.cumsum(np.bincount(labels))))
 
 
 def _take_rows(store: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float32]:
@@ -380,7 +382,7 @@ def _rank_cells(
     )
 
     def rank(at: int) -> None:
-        _rank_range(store, rows[at : at + _RANK_ROWS], *coarse.state, probed, ranked[at : at + _RANK_ROWS])
+        _rank_range(store, rows[at : at + _RANK_ROWS], coarse.state, probed, ranked[at : at + _RANK_ROWS])
 
     list(pool.map(rank, range(0, len(rows), _RANK_ROWS)))
     return ranked
@@ -390,7 +392,8 @@ def _drop_own(ranked: NDArray[np.int32], owners: NDArray[Any]) -> NDArray[np.int
     """Remove each row's own number from its list, or the last entry where it is missing."""
     own = ranked == owners[:, None]
     own[~own.any(axis=1), -1] = True
-    return ranked[~own].reshape(len(ranked), -1)
+    others: NDArray[np.int32] = ranked[~own].reshape(len(ranked), -1)
+    return others
 
 
 def _choose_probes(store: NDArray[Any], cells: Cells, k: int, recall: float, seed: int, pool: Executor) -> int:
@@ -430,10 +433,10 @@ def _rank_pairs(
 
 
 def _pick_probes(ranks: NDArray[np.int64], recall: float, *, least: int, most: int) -> int:
-    """Return the least number of probes with the wanted recall and a margin of a standard error, or 0."""
+    """Return the least number of probes with the wanted recall and a margin of two standard errors, or 0."""
     for n_probes in range(least, most + 1):
         per_query = (ranks <= n_probes).mean(axis=1)
-        margin = per_query.std() / np.sqrt(len(per_query))
+        margin = 2 * per_query.std() / np.sqrt(len(per_query))
         if per_query.mean() - min(margin, (1 - recall) / 4) >= recall:
             _log.debug("%d probes find %.4f of the neighbours of %d rows", n_probes, per_query.mean(), len(ranks))
             return n_probes
@@ -458,17 +461,17 @@ def _join_probes(
     selection = start_selection(len(store), k)
     locks = np.zeros(n_cells, dtype=np.int32)
     step = 16
-    progress("knn", 0, 2 * n_cells)
+    progress("knn", 0, (len(_PHASES) - 1) * n_cells)
     # The best cells of all rows come first: they raise the floors, and the others then have little to offer.
-    for phase, ranks in enumerate((slice(0, _FIRST_PROBES), slice(_FIRST_PROBES, None))):
-        prober_starts, probers = _invert_probes(np.ascontiguousarray(probes[:, ranks]), n_cells)
+    for phase, (first, last) in enumerate(pairwise(_PHASES)):
+        prober_starts, probers = _invert_probes(np.ascontiguousarray(probes[:, first:last]), n_cells)
         lists = (cells.order, cells.starts, owners, probes, prober_starts, probers, locks)
 
         def join(at: int) -> None:
             _join_range(store, *lists, at, min(at + step, n_cells), phase == 0, selection.state)  # noqa: B023
 
         for done, _ in enumerate(pool.map(join, range(0, n_cells, step))):
-            progress("knn", phase * n_cells + min(n_cells, (done + 1) * step), 2 * n_cells)
+            progress("knn", phase * n_cells + min(n_cells, (done + 1) * step), (len(_PHASES) - 1) * n_cells)
         _raise_floors(selection.state)
     _unpack_best(selection.keys, selection.counts, cells.order, *output)
 
@@ -486,7 +489,7 @@ def _invert_probes(probes: NDArray[np.int32], n_cells: int) -> tuple[NDArray[np.
 # --- kernels ---------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _pack(similarity, row):  # type: ignore[no-untyped-def]
     """Pack a candidate so that a larger key is a better one; -0.0 becomes 0.0, for they are equal."""
     bits = np.uint64(np.float32(similarity + np.float32(0.0)).view(np.uint32))
@@ -495,7 +498,7 @@ def _pack(similarity, row):  # type: ignore[no-untyped-def]
     return (ordered << np.uint64(32)) | (np.uint64(0xFFFFFFFF) - np.uint64(row))
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _unpack_similarity(key):  # type: ignore[no-untyped-def]
     """Return the similarity in a key."""
     ordered = np.uint32(key >> np.uint64(32))
@@ -503,7 +506,7 @@ def _unpack_similarity(key):  # type: ignore[no-untyped-def]
     return np.uint32(bits).view(np.float32)
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _unpack_row(key):  # type: ignore[no-untyped-def]
     """Return the id in a key."""
     return np.int32(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
@@ -660,7 +663,7 @@ def _raise_floors(state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, parallel=True)
 def _unpack_best(keys, counts, targets, neighbors, similarities):  # type: ignore[no-untyped-def]
-    """Sort the k best keys of every row and unpack them into the row `targets` names; -1 and 0 where there are fewer."""
+    """Unpack the k best keys of every row, best first, into the row `targets` names; -1 and 0 where there are fewer."""
     k = neighbors.shape[1]
     for row in prange(len(counts)):
         n_keys = counts[row]
@@ -794,8 +797,9 @@ def _average_cells(store, order, starts, first, last, centres):  # type: ignore[
 
 
 @njit(cache=True, nogil=True)
-def _rank_range(store, places, centres, groups, group_starts, n_probed, ranked):  # type: ignore[no-untyped-def]
-    """Rank cells for a chunk of rows: all of them, or those of the n_probed best groups of each row."""
+def _rank_range(store, places, coarse, n_probed, ranked):  # type: ignore[no-untyped-def]
+    """Rank cells for a chunk of rows: all of them, or those of the n_probed best groups; -1 where these have fewer."""
+    centres, groups, group_starts = coarse
     n_rows, n_ranks = ranked.shape
     rows = np.empty((n_rows, store.shape[1]), dtype=np.float32)
     _load_rows(store, places, rows)
@@ -817,7 +821,6 @@ def _rank_range(store, places, centres, groups, group_starts, n_probed, ranked):
             _keep_best(keys[i], counts[i], n_ranks)
         best = np.sort(keys[i, :n_keys])
         for j in range(n_ranks):
-            # A list that the groups could not fill repeats its best cell, which costs nothing but is harmless.
             ranked[i, j] = _unpack_row(best[n_keys - 1 - j]) if j < n_keys else -1
 
 
@@ -861,7 +864,8 @@ def _count_probes(probes, counts):  # type: ignore[no-untyped-def]
     """Count the probes of each cell, one place to the right."""
     for place in range(len(probes)):
         for i in range(probes.shape[1]):
-            counts[probes[place, i] + 1] += 1
+            if probes[place, i] >= 0:
+                counts[probes[place, i] + 1] += 1
 
 
 @njit(cache=True, nogil=True)
@@ -870,21 +874,25 @@ def _fill_probers(probes, free, probers):  # type: ignore[no-untyped-def]
     for place in range(len(probes)):
         for i in range(probes.shape[1]):
             cell = probes[place, i]
-            probers[free[cell]] = place
-            free[cell] += 1
+            if cell >= 0:
+                probers[free[cell]] = place
+                free[cell] += 1
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def _exchange(typing_context, array, index, value):  # type: ignore[no-untyped-def]
+def _define_exchange(typing_context, array, index, value):  # type: ignore[no-untyped-def]
     """Set array[index] (int32) to value and return what it was, as one step that no other thread can divide."""
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         array_type = signature.args[0]
         view = context.make_array(array_type)(context, builder, arguments[0])
-        pointer = cgutils.get_item_pointer(context, builder, array_type, view, [arguments[1]], wraparound=False)
+        locate: Any = cgutils.get_item_pointer
+        pointer = locate(context, builder, array_type, view, [arguments[1]], wraparound=False)
         return builder.atomic_rmw("xchg", pointer, arguments[2], "seq_cst")
 
     return types.int32(array, types.intp, types.int32), generate
+
+
+_exchange: Any = intrinsic(_define_exchange)
 
 
 @njit(cache=True, nogil=True)

@@ -102,7 +102,11 @@ def commands() -> None:
 @click.option("--tau2", type=float, help="Keep edges with a node intimacy above it (default: the model's).")
 @click.option("--aggregate", type=click.Choice(["max", "mean", "min", "jaccard"]), help="Node intimacy.")
 @click.option("--edges", type=click.Choice(["directed", "mutual"]), help="What counts as an edge for node intimacy.")
-@click.option("--partition", type=click.Choice(["components", "dynamic"]), help="How clusters are read off the graph.")
+@click.option(
+    "--partition",
+    type=click.Choice(["components", "mapequation", "dynamic"]),
+    help="How clusters are read off the graph.",
+)
 @click.option(
     "--knn",
     type=click.Choice(["exact", "cells", "auto"]),

@@ -30,6 +30,9 @@ from .progress import Progress, silent
 
 METHODS = ("auto", "exact", "cells")
 _TILE = 512
+_EXACT_UP_TO = 24_000  # rows up to which all pairs are faster than cells (measured, d = 256)
+_FEWEST_FOR_CELLS = 2_048  # below, cells would be most of the collection
+_EQUAL_WITHIN = 1e-6  # rounding of a product of two float32 rows
 _SPAN_BYTES = 2 << 30  # rows held at once by the exact join
 
 
@@ -109,9 +112,18 @@ def build_knn(
     if method not in METHODS:
         raise InputError(f"method ({method!r}) must be one of {', '.join(METHODS)}")
     require_k(k, len(features))
-    if method == "cells":
+    if not 0 < recall <= 1:
+        raise InputError(f"recall ({recall}) must be above 0 and at most 1, the share of neighbours to find")
+    if _prefers_cells(method, len(features), recall):
         return KnnGraph(*join_cells(features, k, recall=recall, seed=seed, progress=progress))
     return _join_exactly(features.read, len(features), features.dim, k, progress)
+
+
+def _prefers_cells(method: str, n: int, recall: float) -> bool:
+    """Say whether cells are wanted and can be faster than all pairs."""
+    if recall == 1:
+        return False
+    return (method == "cells" and n >= _FEWEST_FOR_CELLS) or (method == "auto" and n > _EXACT_UP_TO)
 
 
 def join_rows(rows: NDArray[np.float32], k: int, progress: Progress = silent) -> KnnGraph:
@@ -176,9 +188,13 @@ def measure_recall(features: Features, graph: KnnGraph, *, n_queries: int = 1000
     found, similarities = search_rows(features.take(drawn), n, k + 1, features.read)  # a query finds itself too
     others = found != drawn[:, None]
     others[others.all(axis=1), -1] = False  # pushed out by more than k copies of itself: drop any one of them
-    true_similarities = similarities[others].reshape(len(drawn), k)
-    listed = graph.similarities[drawn] >= true_similarities[:, -1:] - 1e-6
-    return float((listed & (graph.neighbors[drawn] >= 0)).sum() / (len(drawn) * k)), len(drawn)
+    worst = similarities[others].reshape(len(drawn), k)[:, -1] - _EQUAL_WITHIN
+    # The listed neighbours are compared anew: what a graph says of their similarity proves nothing.
+    n_found = 0
+    for row, listed, least in zip(drawn, graph.neighbors[drawn], worst, strict=True):
+        rows = features.take(np.append(listed[listed >= 0], row))
+        n_found += int((rows[:-1] @ rows[-1] >= least).sum())
+    return n_found / (len(drawn) * k), len(drawn)
 
 
 def require_k(k: int, n: int) -> None:

@@ -461,6 +461,15 @@ def _plogp(weight):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
+def _shift_plogp(weight, log_weight, shift):  # type: ignore[no-untyped-def]
+    """Return plogp(weight + shift) - plogp(weight): by its series for small shifts, cheaper and more precise."""
+    if abs(shift) < 1e-3 * weight:
+        x = shift / weight
+        return shift * (log_weight + 1.0 + x * (1 / 2 - x * (1 / 6 - x / 12)))
+    return _plogp(weight + shift) - _plogp(weight)
+
+
+@njit(cache=True)
 def _weigh_module(leaving, flow):  # type: ignore[no-untyped-def]
     """Return a module's own share of the codelength."""
     return -2.0 * _plogp(leaving) + _plogp(leaving + flow)
@@ -521,11 +530,12 @@ def _choose_module(own, flow, outward, leaving, modules, touched, n_touched):  #
     if modules.size[own] > 1:
         left_exit = max(0.0, state[own, _EXIT] - outward + 2.0 * state[own, _TOWARD])
         left_flow = state[own, _FLOW] - flow
-    remaining = leaving + left_exit - state[own, _EXIT]
-    base = _weigh_module(left_exit, left_flow) - state[own, _TERM] - _plogp(leaving)
+    left = left_exit - state[own, _EXIT]
+    base = _weigh_module(left_exit, left_flow) - state[own, _TERM]
+    log_leaving = math.log(leaving) if leaving > 0.0 else 0.0
     chosen, least = own, 0.0
     if modules.size[own] > 1 and modules.n_vacant[0] > 0:
-        alone = base + _plogp(remaining + outward) + _weigh_module(outward, flow)
+        alone = base + _shift_plogp(leaving, log_leaving, left + outward) + _weigh_module(outward, flow)
         if alone < least:
             chosen, least = modules.vacant[modules.n_vacant[0] - 1], alone
     for slot in range(n_touched):
@@ -533,7 +543,7 @@ def _choose_module(own, flow, outward, leaving, modules, touched, n_touched):  #
         if other != own:
             joint_exit = max(0.0, state[other, _EXIT] + outward - 2.0 * state[other, _TOWARD])
             change = _weigh_module(joint_exit, state[other, _FLOW] + flow) - state[other, _TERM]
-            change += base + _plogp(remaining - state[other, _EXIT] + joint_exit)
+            change += base + _shift_plogp(leaving, log_leaving, left + joint_exit - state[other, _EXIT])
             if change < least:
                 chosen, least = other, change
     return chosen, -least

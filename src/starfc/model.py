@@ -117,7 +117,10 @@ class Model:
 
     def _card(self) -> str:
         config = self.config
-        facts = "\n".join(f"- {name}: {value}" for name, value in config.training.items()) or "- not recorded"
+        facts = (
+            "\n".join(f"- {name}: {value}" for name, value in config.training.items() if name != "history")
+            or "- not recorded"
+        )
         return (
             f"# starfc model\n\nScores the edges of a kNN graph of face vectors (dimension {config.dim}) with the GCN"
             f" of STAR-FC, layers {list(config.hidden)}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"

@@ -1,8 +1,8 @@
 """Partition: from surviving edges to one label per face.
 
-In: EdgeGraph. Out: int64 labels (n,), numbered by first appearance. Connected components are the paper's way; dynamic
-edge pruning is the "naive" way it compares with (from CDP): components larger than `max_size` are cut again at a
-threshold raised towards 1, until all are small enough.
+In: EdgeGraph. Out: int64 labels (n,), numbered by first appearance. Connected components are the paper's way. The map
+equation (`mapequation.py`) forgives a few wrong edges. Dynamic edge pruning is the "naive" way the paper compares with
+(from CDP): components larger than `max_size` are cut again at a threshold raised towards 1, until all are small enough.
 """
 
 from __future__ import annotations
@@ -12,16 +12,21 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .errors import InputError
+from .mapequation import label_by_map_equation
 from .prune import EdgeGraph
 
-PARTITIONS = ("components", "dynamic")
+PARTITIONS = ("components", "mapequation", "dynamic")
 
 
-def partition_graph(graph: EdgeGraph, *, partition: str = "components") -> NDArray[np.int64]:
+def partition_graph(graph: EdgeGraph, *, partition: str = "components", seed: int = 0) -> NDArray[np.int64]:
     """Label the faces by the named way of reading clusters off the graph."""
-    if partition not in PARTITIONS:
-        raise InputError(f"partition ('{partition}') must be one of {', '.join(PARTITIONS)}")
-    return label_components(graph) if partition == "components" else label_by_dynamic_pruning(graph)
+    if partition == "components":
+        return label_components(graph)
+    if partition == "mapequation":
+        return label_by_map_equation(graph, seed=seed)
+    if partition == "dynamic":
+        return label_by_dynamic_pruning(graph)
+    raise InputError(f"partition ('{partition}') must be one of {', '.join(PARTITIONS)}")
 
 
 def label_components(graph: EdgeGraph) -> NDArray[np.int64]:

@@ -51,6 +51,7 @@ class Settings:
     edges: str = "directed"
     partition: str = "components"
     k_counts_self: bool = False
+    seed: int = 0  # of the map equation
 
     @property
     def k(self) -> int:
@@ -114,6 +115,7 @@ class Clusters:
             "scorer": self.settings.scorer,
             "tau1": self.settings.tau1,
             "tau2": self.settings.tau2,
+            "partition": self.settings.partition,
             "seconds": {stage: round(seconds, 3) for stage, seconds in self.seconds.items()},
             "peak_rss_gb": round(peak_rss_gb(), 3),
         }
@@ -175,8 +177,10 @@ def cluster(
         The model's, else "cosine".
     tau1, tau2 : float, optional
         Thresholds on score and intimacy; the model's. Without a model tau1 is found from the data and tau2 is not used.
-    aggregate, edges, partition : str, optional
-        See :func:`starfc.prune.prune_edges` and :func:`starfc.partition.partition_graph`.
+    aggregate, edges : str, optional
+        See :func:`starfc.prune.prune_edges`.
+    partition : {"components", "mapequation", "dynamic"}, optional
+        The model's, else "mapequation".
     knn : {"auto", "exact", "cells"}
         How the kNN graph is built.
     knn_graph : KnnGraph or path, optional
@@ -207,7 +211,7 @@ def cluster(
     features = as_features(X)
     loaded = load_model(model) if isinstance(model, str | Path) else model
     graph = load_knn(knn_graph, n_expected=len(features)) if isinstance(knn_graph, str | Path) else knn_graph
-    settings = _settle(features, loaded, graph, k, scorer, tau1, tau2, aggregate, edges, partition)
+    settings = _settle(features, loaded, graph, k, scorer, tau1, tau2, aggregate, edges, partition, seed)
     if loaded is not None and settings.scorer == "gcn":
         loaded.require_dim(features.dim)
     _require_memory(features, settings, loaded, memory_gb)
@@ -326,6 +330,7 @@ def _settle(
     aggregate: str | None,
     edges: str | None,
     partition: str | None,
+    seed: int,
 ) -> Settings:
     """Fill what the caller left open from the model, else with the defaults."""
     chosen_scorer = scorer or (model.config.scorer if model else "cosine")
@@ -342,8 +347,9 @@ def _settle(
         tau2=tau2,
         aggregate=aggregate or (config.aggregate if config else "max"),
         edges=edges or (config.edges if config else "directed"),
-        partition=partition or (config.partition if config else "components"),
+        partition=partition or (config.partition if config else "mapequation"),
         k_counts_self=model is not None and model.config.k_counts_self,
+        seed=seed,
     )
 
 
@@ -385,7 +391,7 @@ def _partition(scored: ScoredEdges, settings: Settings) -> NDArray[np.int64]:
     graph = prune_edges(
         scored, tau1=settings.tau1, tau2=settings.tau2, aggregate=settings.aggregate, edges=settings.edges
     )
-    return partition_graph(graph, partition=settings.partition)
+    return partition_graph(graph, partition=settings.partition, seed=settings.seed)
 
 
 def _save_scores(scored: ScoredEdges, path: Path) -> None:

@@ -77,7 +77,7 @@ def sweep_thresholds(
     progress("sweep", 0, len(tau1) * len(tau2))
     for first in tau1:
         for second, graph in _refine_at_each(scored, replace(settings, tau1=first), tau2):
-            labels = partition_graph(graph, partition=settings.partition)
+            labels = partition_graph(graph, partition=settings.partition, seed=settings.seed)
             row = SweepRow(first, second, int(labels.max(initial=-1)) + 1, int(np.bincount(labels).max(initial=0)))
             if truth is not None:
                 row = replace(row, pairwise_f=pairwise(truth, labels).f, bcubed_f=bcubed(truth, labels).f)

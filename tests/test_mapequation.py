@@ -1,0 +1,241 @@
+"""The map equation against its plain formula, and the search for what a search must never miss."""
+
+import math
+from collections import Counter, defaultdict
+
+import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import starfc.mapequation as mapequation
+from starfc.errors import InputError
+from starfc.mapequation import label_by_map_equation, measure_codelength
+from starfc.metrics import pairwise
+from starfc.partition import label_components
+from starfc.prune import EdgeGraph
+
+
+def make_graph(n, edges):
+    """Make an EdgeGraph of (source, target, score) triples in any order."""
+    edges = sorted(edges, key=lambda edge: edge[0])
+    offsets = np.concatenate(([0], np.cumsum(np.bincount([i for i, _, _ in edges], minlength=n)))).astype(np.int64)
+    return EdgeGraph(
+        offsets, np.array([j for _, j, _ in edges], np.int32), np.array([s for *_, s in edges], np.float32)
+    )
+
+
+@st.composite
+def weighted_graphs(draw, max_nodes=14):
+    """Draw graphs with repeats, both directions, self loops, nodes without edges, and scores of any sign."""
+    n = draw(st.integers(1, max_nodes))
+    node = st.integers(0, n - 1)
+    score = st.sampled_from([-0.5, 0.0, 0.125, 0.25, 0.5, 1.0, 3.0])  # sums of these are exact
+    return make_graph(n, draw(st.lists(st.tuples(node, node, score), max_size=4 * n)))
+
+
+def sum_pairs(graph):
+    """Return {(i, j): weight} with i < j."""
+    pairs = defaultdict(float)
+    for i in range(graph.n_nodes):
+        for e in range(graph.offsets[i], graph.offsets[i + 1]):
+            if graph.scores[e] > 0 and graph.targets[e] != i:
+                pairs[min(i, int(graph.targets[e])), max(i, int(graph.targets[e]))] += float(graph.scores[e])
+    return pairs
+
+
+def entropy(shares):
+    """Return the entropy, in bits, of shares that are scaled to sum to 1."""
+    total = sum(shares)
+    return -sum(x / total * math.log2(x / total) for x in shares if x > 0) if total > 0 else 0.0
+
+
+def spell_codelength(graph, labels):
+    """L = q H(Q) + sum_i p_i H(P_i), term by term."""
+    pairs = sum_pairs(graph)
+    total = 2 * sum(pairs.values())
+    if total == 0:
+        return 0.0
+    visits, exits = Counter(), Counter()
+    for (i, j), weight in pairs.items():
+        visits[i] += weight / total
+        visits[j] += weight / total
+        if labels[i] != labels[j]:
+            exits[labels[i]] += weight / total
+            exits[labels[j]] += weight / total
+    length = sum(exits.values()) * entropy(list(exits.values()))
+    for module in set(labels):
+        used = [exits[module]] + [visits[i] for i in range(graph.n_nodes) if labels[i] == module]
+        length += sum(used) * entropy(used)
+    return length
+
+
+@settings(deadline=None)
+@given(weighted_graphs(), st.integers(0, 2**32 - 1))
+def test_codelength_equals_the_plain_formula(graph, seed):
+    labels = np.random.default_rng(seed).integers(-2, 4, graph.n_nodes)
+    assert measure_codelength(graph, labels) == pytest.approx(spell_codelength(graph, labels.tolist()), abs=1e-9)
+
+
+@settings(deadline=None)
+@given(weighted_graphs())
+def test_both_directions_and_repeats_add_up(graph):
+    flow_graph = mapequation._symmetrise(graph)
+    found = {}
+    for i in range(graph.n_nodes):
+        row = range(flow_graph.offsets[i], flow_graph.offsets[i + 1])
+        assert len({int(flow_graph.targets[e]) for e in row}) == len(row)
+        found |= {(i, int(flow_graph.targets[e])): float(flow_graph.weights[e]) for e in row}
+    pairs = sum_pairs(graph)
+    assert found == pairs | {(j, i): weight for (i, j), weight in pairs.items()}
+    assert flow_graph.flows.sum() == 2 * sum(pairs.values())
+
+
+@settings(deadline=None)
+@given(weighted_graphs(), st.integers(0, 2**32 - 1))
+def test_module_graphs_keep_what_leaves(graph, seed):
+    flow_graph = mapequation._symmetrise(graph)
+    labels = mapequation._number_densely(np.random.default_rng(seed).integers(0, graph.n_nodes, graph.n_nodes))
+    level = mapequation._aggregate(flow_graph, labels)
+    between = np.zeros((level.n_nodes, level.n_nodes))
+    for (i, j), weight in sum_pairs(graph).items():
+        between[labels[i], labels[j]] += weight
+        between[labels[j], labels[i]] += weight
+    flows = between.sum(axis=1)
+    np.fill_diagonal(between, 0.0)
+    dense = np.zeros_like(between)
+    dense[np.repeat(np.arange(level.n_nodes), np.diff(level.offsets)), level.targets] = level.weights
+    np.testing.assert_array_equal(dense, between)
+    np.testing.assert_array_equal(level.flows, flows)
+
+
+@settings(deadline=None)
+@given(weighted_graphs(), st.integers(0, 2**32 - 1))
+def test_moves_save_what_they_claim(graph, seed):
+    rng = np.random.default_rng(seed)
+    flow_graph = mapequation._symmetrise(graph)
+    start = mapequation._number_densely(rng.integers(0, graph.n_nodes, graph.n_nodes))
+    before = spell_codelength(graph, start.tolist())
+    for found in (
+        mapequation._move(flow_graph, start, rng),
+        mapequation._climb(flow_graph, start, rng),
+        mapequation._tune_coarsely(flow_graph, start, rng),
+    ):
+        assert before - spell_codelength(graph, found.labels.tolist()) == pytest.approx(found.saved, abs=1e-9)
+        assert found.saved >= 0
+
+
+@settings(deadline=None)
+@given(weighted_graphs(), st.integers(0, 2**32 - 1))
+def test_groups_are_networks_of_their_own(graph, seed):
+    flow_graph = mapequation._symmetrise(graph)
+    groups = mapequation._number_densely(np.random.default_rng(seed).integers(0, graph.n_nodes, graph.n_nodes))
+    singletons = mapequation._number_singletons(flow_graph)
+    parts = mapequation._move(flow_graph, singletons, np.random.default_rng(seed), groups=groups).labels
+    for part in set(parts.tolist()):
+        assert len(set(groups[parts == part].tolist())) == 1
+    for group in set(groups.tolist()):
+        inside = [
+            (i, j, weight) for (i, j), weight in sum_pairs(graph).items() if groups[i] == group and groups[j] == group
+        ]
+        alone = make_graph(graph.n_nodes, inside)
+        assert spell_codelength(alone, parts.tolist()) <= spell_codelength(alone, singletons.tolist()) + 1e-9
+
+
+def assert_no_better_move(graph, labels, *, tolerance, nodes):
+    """Try every move of a node to the module of a neighbour or to one of its own."""
+    length = spell_codelength(graph, labels)
+    around = defaultdict(set)
+    for i, j in sum_pairs(graph):
+        around[i].add(j)
+        around[j].add(i)
+    for i in nodes:
+        for module in {labels[j] for j in around[i]} | {max(labels) + 1}:
+            assert spell_codelength(graph, [*labels[:i], module, *labels[i + 1 :]]) >= length - tolerance
+
+
+@settings(deadline=None)
+@given(weighted_graphs(), st.integers(0, 3))
+def test_result_is_a_local_optimum_and_beats_the_trivial_ones(graph, seed):
+    labels = label_by_map_equation(graph, seed=seed)
+    assert labels.dtype == np.int64
+    assert labels.tolist() == mapequation._number_densely(labels.astype(np.int32)).tolist()
+    length = measure_codelength(graph, labels)
+    assert length <= measure_codelength(graph, np.arange(graph.n_nodes)) + 1e-9
+    positive = graph.keep(graph.scores > 0)
+    assert length <= measure_codelength(graph, label_components(positive)) + 1e-9
+    assert_no_better_move(graph, labels.tolist(), tolerance=1e-9, nodes=range(graph.n_nodes))
+
+
+def plant_groups(n_groups, size, *, inside, outside, seed):
+    """Draw a graph with `inside` links a node in its group and `outside` to anywhere; nodes in random order."""
+    rng = np.random.default_rng(seed)
+    truth = rng.permutation(np.repeat(np.arange(n_groups), size))
+    members = np.argsort(truth, kind="stable").reshape(n_groups, size)
+    near = members[truth[:, None], rng.integers(0, size, (len(truth), inside))]
+    far = rng.integers(0, len(truth), (len(truth), outside))
+    targets = np.concatenate((near, far), axis=1).astype(np.int32)
+    offsets = np.arange(len(truth) + 1, dtype=np.int64) * targets.shape[1]
+    return EdgeGraph(offsets, targets.ravel(), rng.uniform(0.4, 1.0, targets.size).astype(np.float32)), truth
+
+
+@pytest.mark.parametrize(("n_groups", "size"), [(5, 100), (40, 30), (300, 8)])
+def test_planted_groups_are_found(n_groups, size):
+    graph, truth = plant_groups(n_groups, size, inside=10, outside=2, seed=1)
+    labels = label_by_map_equation(graph)
+    assert pairwise(truth, labels).f > 0.99
+    assert measure_codelength(graph, labels) <= measure_codelength(graph, truth) + 1e-9
+
+
+def test_same_labels_for_a_seed_and_any_number_of_threads(monkeypatch):
+    monkeypatch.setattr(mapequation, "_WORTH_THREADS", 0)
+    graph, _ = plant_groups(50, 20, inside=4, outside=4, seed=2)
+    n_threads = numba.get_num_threads()
+    found = []
+    try:
+        for threads in sorted({1, n_threads}):
+            numba.set_num_threads(threads)
+            found += [label_by_map_equation(graph, seed=7), label_by_map_equation(graph, seed=7)]
+            assert numba.get_num_threads() == threads
+    finally:
+        numba.set_num_threads(n_threads)
+    for labels in found[1:]:
+        np.testing.assert_array_equal(labels, found[0])
+
+
+def test_turning_edges_around_in_blocks_keeps_their_order():
+    graph, _ = plant_groups(10, 20, inside=4, outside=4, seed=3)
+    edges = (graph.offsets, graph.targets, graph.scores)
+    for one, several in zip(mapequation._list_incoming(*edges, 1), mapequation._list_incoming(*edges, 5), strict=True):
+        np.testing.assert_array_equal(one, several)
+
+
+@pytest.mark.parametrize("size", [3, 5, 20])
+def test_two_cliques_joined_by_one_edge_are_split(size):
+    inside = [(i, j, 1.0) for i in range(size) for j in range(i)]
+    edges = inside + [(i + size, j + size, w) for i, j, w in inside] + [(0, size, 1.0)]
+    labels = label_by_map_equation(make_graph(2 * size, edges))
+    assert labels.tolist() == [0] * size + [1] * size
+    assert label_components(make_graph(2 * size, edges)).max() == 0
+
+
+def test_nothing_to_link():
+    assert label_by_map_equation(make_graph(0, [])).tolist() == []
+    assert label_by_map_equation(make_graph(3, [])).tolist() == [0, 1, 2]
+    assert label_by_map_equation(make_graph(3, [(0, 0, 1.0), (1, 2, -1.0)])).tolist() == [0, 1, 2]
+    assert label_by_map_equation(make_graph(4, [(3, 1, 0.2)])).tolist() == [0, 1, 2, 1]
+    assert measure_codelength(make_graph(3, []), np.zeros(3, np.int64)) == 0.0
+
+
+def test_wrong_number_of_labels_is_refused():
+    with pytest.raises(InputError, match=r"labels \(2\) must be as many as nodes \(3\)"):
+        measure_codelength(make_graph(3, []), np.zeros(2, np.int64))
+
+
+def test_progress_starts_at_nothing_and_ends_complete():
+    told = []
+    label_by_map_equation(make_graph(3, [(0, 1, 1.0)]), progress=lambda *news: told.append(news))
+    assert told[0][1] == 0
+    assert told[-1][1] == told[-1][2]
+    assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
