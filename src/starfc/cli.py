@@ -175,7 +175,7 @@ def sweep(
     grid = {name: _parse_grid(name, text) for name, text in (("tau1", tau1), ("tau2", tau2))}
     rows = load_features(features, dim=dim)
     truth = load_labels(labels, n_expected=len(rows)) if labels else None
-    with _bars(as_json) as bars:
+    with _bars() as bars:
         result = run(rows, tau1=grid["tau1"][0], progress=bars.report, **settings)
         with limited_threads(settings["threads"]):
             table = sweep_thresholds(result.scored, result.settings, truth=truth, progress=bars.report, **grid)
