@@ -96,7 +96,7 @@ def search_big_batch(index: faiss.IndexIVFFlat, queries: Rows, k: int, threads: 
     """Search with faiss.contrib.big_batch_search, which multiplies whole lists with all their queries."""
     from faiss.contrib.big_batch_search import big_batch_search
 
-    _, found = big_batch_search(index, queries, k + 1, method="pairwise_distances", threaded=threads, use_float16=False)
+    _, found = big_batch_search(index, queries, k + 1, method="pairwise_distances", threaded=threads, verbose=0)
     return np.asarray(found)
 
 
@@ -108,10 +108,12 @@ def tune(values: list[int], wanted: float, recall_at: Callable[[int], float]) ->
     return values[-1]
 
 
-def bench_ivf(rows: Rows, k: int, tuning: Truth, test: Truth, wanted: float, threads: int) -> list[Result]:
+def bench_ivf(
+    rows: Rows, k: int, tuning: Truth, test: Truth, wanted: float, threads: int, lists: list[int]
+) -> list[Result]:
     """Time IVF with two list counts, queries in cell order, and by big batches."""
     results = []
-    for n_lists in sorted({max(16, len(rows) // 64), max(16, int(4 * np.sqrt(len(rows))))}):
+    for n_lists in lists or sorted({max(16, len(rows) // 64), max(16, int(4 * np.sqrt(len(rows))))}):
         start, start_cpu = time.perf_counter(), time.process_time()
         index = make_ivf(rows, n_lists)
         build_s, build_cpu_s = time.perf_counter() - start, time.process_time() - start_cpu
@@ -223,7 +225,7 @@ def bench_rows(rows: Rows, arguments: argparse.Namespace) -> list[Result]:
         if "cells" in only:
             note(bench_ours(rows, k, test, wanted, "cells"))
         if "ivf" in only:
-            note(*bench_ivf(rows, k, tuning, test, wanted, arguments.threads))
+            note(*bench_ivf(rows, k, tuning, test, wanted, arguments.threads, arguments.ivf_lists))
         if "hnsw" in only:
             note(bench_hnsw(rows, k, tuning, test, wanted))
         if "pynndescent" in only:
@@ -275,10 +277,12 @@ def read_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--flat-queries", type=int, default=0, help="time Flat on so many queries and scale up; 0: all")
+    parser.add_argument("--ivf-lists", type=int, action="append", help="lists of IVF; default n / 64 and 4 sqrt(n)")
     parser.add_argument("--only", default="flat,exact,cells,ivf,hnsw,pynndescent")
     parser.add_argument("-o", "--output", type=Path, help="JSON; a plot is put beside it")
     arguments = parser.parse_args()
     arguments.recall = arguments.recall or [0.95]
+    arguments.ivf_lists = arguments.ivf_lists or []
     return arguments
 
 

@@ -2,10 +2,12 @@
 
 In: rows of unit length. Out: for every row the k best (similarity, id) pairs among the rows that were compared.
 
-1. Rows are split into cells of about 64 by a tree of spherical k-means, so that assigning n rows costs n^1.5 and not
-   n^2, and are then moved to the best of the cells near their own. A cell is a run of consecutive rows from there on.
-2. Every row ranks the cells near its own and probes the first p of them. p is not a constant: the true neighbours of a
-   few hundred rows are found exactly, and p is the least that finds the wanted share of them.
+1. The centres of cells of about 64 rows are trained on a sample by spherical k-means, and are themselves grouped: a row
+   is compared with the groups and then only with the centres of the best ones, so that assigning n rows costs n^1.5
+   and not n^2. Cells that come out too large (one person with half of all faces, thousands of copies) are split.
+   From there on a cell is a run of consecutive rows.
+2. Every row ranks the other cells and probes the first p. p is not a constant: the true neighbours of a few hundred
+   rows are found exactly, and p is the least that finds the wanted share of them.
 3. For every cell ONE product of [rows of other cells that probe it] x [its members] is computed and offered to both
    sides, so that a pair is found if either side probes the other.
 
@@ -401,8 +403,7 @@ def _choose_probes(store: NDArray[Any], cells: Cells, k: int, recall: float, see
     n = len(store)
     most = min(_MOST_PROBES, len(cells.starts) - 2)
     queries = np.sort(np.random.default_rng((seed, 1)).choice(n, min(n, _N_QUERIES), replace=False))
-    found, _ = search_rows(_take_rows(store, queries), n, k + 1, lambda start, stop: _read_store(store, start, stop))
-    truth = _drop_own(found, queries)
+    truth, free = _find_truth(store, queries, k)
     places = np.unique(np.concatenate((queries, truth.ravel()))).astype(np.int32)
     owners = cells.owners[places]
     at_query, at_truth = np.searchsorted(places, queries), np.searchsorted(places, truth)
@@ -410,11 +411,24 @@ def _choose_probes(store: NDArray[Any], cells: Cells, k: int, recall: float, see
     while True:
         n_ranks = min(n_ranks, most)
         ranked = _drop_own(_rank_cells(store, places, cells.coarse, n_ranks + 1, _N_GROUPS, pool), owners)
-        ranks = _rank_pairs(ranked, owners, at_query, at_truth)
+        ranks = np.where(free, 0, _rank_pairs(ranked, owners, at_query, at_truth))
         n_probes = _pick_probes(ranks, recall, least=min(n_ranks, -(-2 * k // CELL_ROWS)), most=n_ranks)
         if n_probes or n_ranks == most:
             return n_probes or most
         n_ranks *= 3
+
+
+def _find_truth(store: NDArray[Any], queries: NDArray[np.int64], k: int) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Return the true neighbours of some places, and which of them could be exchanged for others as similar."""
+    found, similarities = search_rows(
+        _take_rows(store, queries), len(store), k + 2, lambda start, stop: _read_store(store, start, stop)
+    )
+    own = found == queries[:, None]
+    own[~own.any(axis=1), -1] = True
+    similarities = similarities[~own].reshape(len(queries), k + 1)
+    worst = similarities[:, k - 1 : k]
+    tied = similarities[:, k:] >= worst - 1e-6
+    return found[~own].reshape(len(queries), k + 1)[:, :k], tied & (similarities[:, :k] <= worst + 1e-6)
 
 
 def _rank_pairs(
@@ -537,7 +551,7 @@ def _keep_best(keys, n_keys, k):  # type: ignore[no-untyped-def]
     return keys[k - 1]
 
 
-@njit(cache=True, nogil=True, inline="always")
+@njit(cache=True, nogil=True)
 def _offer(row, similarity, other, state):  # type: ignore[no-untyped-def]
     """Give `row` the candidate `other`; when the row is full, keep its k best and raise its floor."""
     keys, counts, floor_keys, floors, k = state

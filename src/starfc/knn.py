@@ -31,7 +31,7 @@ from .progress import Progress, silent
 METHODS = ("auto", "exact", "cells")
 _TILE = 512
 _EXACT_UP_TO = 24_000  # rows up to which all pairs are faster than cells (measured, d = 256)
-_FEWEST_FOR_CELLS = 2_048  # below, cells would be most of the collection
+_FEWEST_FOR_CELLS = 2_048  # fewer rows are joined exactly whatever was asked
 _EQUAL_WITHIN = 1e-6  # rounding of a product of two float32 rows
 _SPAN_BYTES = 2 << 30  # rows held at once by the exact join
 
@@ -90,7 +90,7 @@ def build_knn(
     k : int
         Neighbours per row, smaller than n.
     method : {"auto", "exact", "cells"}
-        All pairs, or only pairs of near cells; "auto" takes the faster.
+        All pairs, or only pairs of near cells; "auto" takes the faster. A few thousand rows are always joined exactly.
     recall : float
         Share of the true neighbours that "cells" must find.
     seed : int
@@ -114,16 +114,16 @@ def build_knn(
     require_k(k, len(features))
     if not 0 < recall <= 1:
         raise InputError(f"recall ({recall}) must be above 0 and at most 1, the share of neighbours to find")
-    if _prefers_cells(method, len(features), recall):
+    if _prefers_cells(method, len(features), k, recall):
         return KnnGraph(*join_cells(features, k, recall=recall, seed=seed, progress=progress))
     return _join_exactly(features.read, len(features), features.dim, k, progress)
 
 
-def _prefers_cells(method: str, n: int, recall: float) -> bool:
-    """Say whether cells are wanted and can be faster than all pairs."""
-    if recall == 1:
+def _prefers_cells(method: str, n: int, k: int, recall: float) -> bool:
+    """Say whether cells are wanted and are not most of the collection anyway."""
+    if recall == 1 or n < max(_FEWEST_FOR_CELLS, 8 * k):
         return False
-    return (method == "cells" and n >= _FEWEST_FOR_CELLS) or (method == "auto" and n > _EXACT_UP_TO)
+    return method == "cells" or (method == "auto" and n > _EXACT_UP_TO)
 
 
 def join_rows(rows: NDArray[np.float32], k: int, progress: Progress = silent) -> KnnGraph:
