@@ -25,6 +25,7 @@ bench: $(INSTALLED)
 
 clean:
 	rm -rf .venv demo bench
+	find src tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
 # What the demo, the tests and the lint need.
 $(INSTALLED): pyproject.toml constraints.txt

@@ -1,150 +1,55 @@
 import numpy as np
 import pytest
 
-from starfc import cells
-from starfc.features import Features
-from starfc.knn import build_knn, join_rows, measure_recall
+from starfc.cells import CELL_ROWS, make_cells
 from starfc.progress import silent
 from starfc.synth import make_faces
-from starfc.threads import limited_threads
+from starfc.workers import start_workers
 
 
-def build(rows, k=10, **options):
-    return build_knn(Features(rows), k=k, method="cells", **options)
+def make(store, seed=0, progress=silent):
+    with start_workers() as pool:
+        return make_cells(store, seed, pool, progress)
 
 
-def check_graph(graph, rows):
-    """Whatever was missed, what is there must be right: real similarities, best first, nobody twice, never self."""
-    n, k = graph.neighbors.shape
-    found = np.einsum("nd,nkd->nk", rows, rows[graph.neighbors])
-    np.testing.assert_allclose(graph.similarities, found, atol=2e-6)
-    assert (graph.neighbors >= 0).all()
-    assert not (graph.neighbors == np.arange(n)[:, None]).any()
-    assert (np.diff(np.sort(graph.neighbors, axis=1), axis=1) > 0).all()
-    assert (np.lexsort((graph.neighbors, -graph.similarities), axis=1) == np.arange(k)).all()
-    assert (np.sort(graph.order) == np.arange(n)).all()
+def test_every_row_has_one_place():
+    faces = make_faces(3000, people=60, dim=24, seed=3)[0]
+    cells = make(faces)
+    assert (np.sort(cells.order) == np.arange(3000)).all()
+    assert cells.starts[0] == 0 and cells.starts[-1] == 3000
+    assert len(cells.coarse.centres) == cells.n_cells
+    sizes = np.diff(cells.starts)
+    assert (cells.owners == np.repeat(np.arange(cells.n_cells), sizes)).all()
+    assert 0.5 * CELL_ROWS < sizes.mean() < 1.5 * CELL_ROWS
 
 
-@pytest.fixture(scope="module")
-def faces():
-    return make_faces(6000, people=150, dim=48, seed=3)[0]
+def test_centres_are_the_directions_of_their_members():
+    faces = make_faces(3000, people=60, dim=24, seed=3)[0]
+    cells = make(faces)
+    sums = np.add.reduceat(faces[cells.order].astype(np.float64), cells.starts[:-1], axis=0)
+    sums /= np.linalg.norm(sums, axis=1, keepdims=True)
+    np.testing.assert_allclose(cells.coarse.centres, sums, atol=1e-5)
 
 
-@pytest.mark.parametrize(("recall", "k"), [(0.9, 10), (0.95, 30), (0.99, 80)])
-def test_recall_is_what_was_asked_for(faces, recall, k):
-    graph = build(faces, k=k, recall=recall)
-    check_graph(graph, faces)
-    exact = join_rows(faces, k)
-    shared = [len(np.intersect1d(one, other)) for one, other in zip(graph.neighbors, exact.neighbors, strict=True)]
-    assert np.mean(shared) / k >= recall
-    assert measure_recall(Features(faces), graph, n_queries=6000)[0] == pytest.approx(np.mean(shared) / k, abs=1e-3)
+def test_rows_lie_nearer_their_cell_than_most_others():
+    faces = make_faces(3000, people=60, dim=24, seed=3)[0]
+    cells = make(faces)
+    scores = faces[cells.order] @ cells.coarse.centres.T
+    own = scores[np.arange(3000), cells.owners]
+    assert (scores > own[:, None]).sum(axis=1).mean() < 1
 
 
-def test_threads_do_not_change_a_bit(faces):
-    graphs = []
-    for threads in (1, 2):
-        with limited_threads(threads):
-            graphs.append(build(faces))
-    for name in ("neighbors", "similarities", "order"):
-        assert (getattr(graphs[0], name) == getattr(graphs[1], name)).all()
-
-
-def test_seed_matters_and_is_enough(faces):
-    first, again, other = (build(faces, seed=seed) for seed in (1, 1, 2))
-    assert (first.neighbors == again.neighbors).all()
-    assert (first.order != other.order).any()
-
-
-def test_half_precision_costs_little(faces, monkeypatch):
-    monkeypatch.setattr(cells, "_WIDE_NUMBERS", 0)
-    graph = build(faces)
-    assert measure_recall(Features(faces), graph)[0] >= 0.94
-    found = np.einsum("nd,nkd->nk", faces, faces[graph.neighbors])
-    np.testing.assert_allclose(graph.similarities, found, atol=1e-3)
-
-
-def test_half_precision_is_numpys():
-    rows = np.random.default_rng(0).standard_normal((50, 33)).astype(np.float32)
-    rows[0, :4] = [0.0, -0.0, 1e-6, -3e-5]
-    stored = np.empty(rows.shape, dtype=np.uint16)
-    cells._encode_rows(rows, stored)
-    assert (stored == rows.astype(np.float16).view(np.uint16)).all()
-    assert (cells._read_store(stored, 0, 50) == rows.astype(np.float16).astype(np.float32)).all()
-
-
-def test_groups_of_cells_lose_little(faces, monkeypatch):
-    monkeypatch.setattr(cells, "_FLAT_CELLS", 0)
-    monkeypatch.setattr(cells, "_N_GROUPS", 24)
-    graph = build(faces)
-    check_graph(graph, faces)
-    assert measure_recall(Features(faces), graph)[0] >= 0.94
-
-
-def test_identical_rows(caplog):
-    rows = np.full((3000, 16), 0.25, dtype=np.float32)
-    with caplog.at_level("DEBUG", "starfc.cells"):
-        graph = build(rows, k=80)
-    check_graph(graph, rows)
-    assert measure_recall(Features(rows), graph)[0] == 1
-    # Any of the copies is a right answer, so there is nothing to gain from looking far.
-    assert "3 probes find 1.0000" in caplog.text
-
-
-def test_one_person_with_half_of_the_faces_and_many_copies(faces):
-    rng = np.random.default_rng(0)
-    rows = faces.copy()
-    rows[rng.permutation(6000)[:3000]] = rows[7]
-    crowd = rng.permutation(6000)[:1500]
-    rows[crowd] = rows[11] + 0.02 * rng.standard_normal((1500, 48)).astype(np.float32)
-    rows = Features(rows).read(0, 6000)
-    graph = build(rows, k=30)
-    check_graph(graph, rows)
-    assert measure_recall(Features(rows), graph)[0] >= 0.94
-
-
-def test_rows_without_structure():
-    rows = Features(np.random.default_rng(0).standard_normal((2500, 12))).read(0, 2500)
-    graph = build(rows, k=5)
-    check_graph(graph, rows)
-    assert measure_recall(Features(rows), graph)[0] >= 0.94
-
-
-@pytest.mark.parametrize("raw", ["<f2", ">f4", "<f8"])
-def test_any_float(faces, raw):
-    graph = build(faces.astype(raw)[::2], k=5)
-    assert graph.neighbors.shape == (3000, 5)
-
-
-def test_few_rows_are_joined_exactly():
-    rows = Features(np.random.default_rng(0).standard_normal((300, 8))).read(0, 300)
-    assert (build(rows, k=7).neighbors == join_rows(rows, 7).neighbors).all()
-    assert build(rows, k=299).neighbors.shape == (300, 299)
-
-
-def test_search_finds_the_best_rows(faces):
-    found, similarities = cells.search_rows(faces[:300], 6000, 4, lambda start, stop: faces[start:stop], block=1000)
-    cosines = faces[:300].astype(np.float64) @ faces.T.astype(np.float64)
-    np.testing.assert_allclose(similarities, -np.sort(-cosines, axis=1)[:, :4], atol=2e-6)
-    assert (found[:, 0] == np.arange(300)).all()
-
-
-def test_ranking_equals_sorting_all_scores(faces):
-    coarse = cells._group_centres(faces[:150], 0)
-    with cells._workers() as pool:
-        rows = np.arange(500, dtype=np.int32)
-        every = cells._rank_cells(faces, rows, coarse, 7, cells._N_GROUPS, pool)
-        some = cells._rank_cells(faces, rows, coarse, 1, 40, pool)
-    oracle = np.argsort(-(faces[:500] @ coarse.centres.T), axis=1, kind="stable")
-    assert (every == oracle[:, :7]).mean() > 0.999
-    assert (some[:, 0] == oracle[:, 0]).mean() > 0.9
-    assert (np.sort(coarse.source) == np.arange(150)).all()
-
-
-def test_large_cells_are_split():
-    with cells._workers() as pool:
-        store = np.repeat(np.eye(4, dtype=np.float32), [2000, 1000, 20, 10], axis=0)
-        made = cells._make_cells(store, 0, pool, silent)
-    sizes = np.diff(made.starts)
-    assert sizes.max() <= 4 * cells.CELL_ROWS
-    assert sizes.sum() == 3030
+@pytest.mark.parametrize("counts", [[2000, 1000, 20, 10], [3030, 0, 0, 0], [257, 256, 255, 1]])
+def test_large_cells_are_split(counts):
+    store = np.repeat(np.eye(4, dtype=np.float32), counts, axis=0)
+    sizes = np.diff(make(store).starts)
+    assert sizes.max() <= 4 * CELL_ROWS
+    assert sizes.sum() == len(store)
     assert (sizes > 0).all()
+
+
+def test_progress_ends_with_all():
+    calls = []
+    make(make_faces(500, dim=8)[0], progress=lambda *call: calls.append(call))
+    assert calls[0][:2] == ("knn: cells", 0)
+    assert calls[-1][1] == calls[-1][2]

@@ -13,9 +13,11 @@ import starfc
 
 # Each module may import only those before it. A new file must find its place here.
 ORDER = [
-    "errors", "progress", "atomic", "threads", "features", "labels", "convert", "metrics", "synth", "cells",
-    "knn", "background", "affinity", "model", "score", "prune", "mapequation", "partition", "workdir",
-    "pipeline", "sweep", "sampling", "network", "training", "estimator", "plots", "demo", "terminal", "cli",
+    "errors", "progress", "atomic", "threads", "features", "labels", "convert", "metrics", "embedder", "synth",
+    "selection", "workers", "exact", "rowstore", "centres", "cells", "probes", "spinlock", "celljoin",
+    "knn", "background", "affinity", "model", "score", "prune", "flowgraph", "mapequation", "partition", "workdir",
+    "pipeline", "sweep", "sampling", "network", "subgraphs", "heldout", "checkpoints", "training",
+    "estimator", "plots", "demo", "terminal", "cli",
 ]  # fmt: skip
 FILES = sorted(path for path in Path(starfc.__file__).parent.glob("*.py") if path.stem != "__init__")
 

@@ -9,40 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import starfc.mapequation as mapequation
+from edge_graphs import make_graph, plant_groups, sum_pairs, weighted_graphs
+from starfc import flowgraph, mapequation
 from starfc.errors import InputError
+from starfc.flowgraph import build_flow_graph
 from starfc.mapequation import label_by_map_equation, measure_codelength
 from starfc.metrics import pairwise
 from starfc.partition import label_components
-from starfc.prune import EdgeGraph
-
-
-def make_graph(n, edges):
-    """Make an EdgeGraph of (source, target, score) triples in any order."""
-    edges = sorted(edges, key=lambda edge: edge[0])
-    offsets = np.concatenate(([0], np.cumsum(np.bincount([i for i, _, _ in edges], minlength=n)))).astype(np.int64)
-    return EdgeGraph(
-        offsets, np.array([j for _, j, _ in edges], np.int32), np.array([s for *_, s in edges], np.float32)
-    )
-
-
-@st.composite
-def weighted_graphs(draw, max_nodes=14):
-    """Draw graphs with repeats, both directions, self loops, nodes without edges, and scores of any sign."""
-    n = draw(st.integers(1, max_nodes))
-    node = st.integers(0, n - 1)
-    score = st.sampled_from([-0.5, 0.0, 0.125, 0.25, 0.5, 1.0, 3.0])  # sums of these are exact
-    return make_graph(n, draw(st.lists(st.tuples(node, node, score), max_size=4 * n)))
-
-
-def sum_pairs(graph):
-    """Return {(i, j): weight} with i < j."""
-    pairs = defaultdict(float)
-    for i in range(graph.n_nodes):
-        for e in range(graph.offsets[i], graph.offsets[i + 1]):
-            if graph.scores[e] > 0 and graph.targets[e] != i:
-                pairs[min(i, int(graph.targets[e])), max(i, int(graph.targets[e]))] += float(graph.scores[e])
-    return pairs
 
 
 def entropy(shares):
@@ -79,42 +52,10 @@ def test_codelength_equals_the_plain_formula(graph, seed):
 
 
 @settings(deadline=None)
-@given(weighted_graphs())
-def test_both_directions_and_repeats_add_up(graph):
-    flow_graph = mapequation._symmetrise(graph)
-    found = {}
-    for i in range(graph.n_nodes):
-        row = range(flow_graph.offsets[i], flow_graph.offsets[i + 1])
-        assert len({int(flow_graph.targets[e]) for e in row}) == len(row)
-        found |= {(i, int(flow_graph.targets[e])): float(flow_graph.weights[e]) for e in row}
-    pairs = sum_pairs(graph)
-    assert found == pairs | {(j, i): weight for (i, j), weight in pairs.items()}
-    assert flow_graph.flows.sum() == 2 * sum(pairs.values())
-
-
-@settings(deadline=None)
-@given(weighted_graphs(), st.integers(0, 2**32 - 1))
-def test_module_graphs_keep_what_leaves(graph, seed):
-    flow_graph = mapequation._symmetrise(graph)
-    labels = mapequation._number_densely(np.random.default_rng(seed).integers(0, graph.n_nodes, graph.n_nodes))
-    level = mapequation._aggregate(flow_graph, labels)
-    between = np.zeros((level.n_nodes, level.n_nodes))
-    for (i, j), weight in sum_pairs(graph).items():
-        between[labels[i], labels[j]] += weight
-        between[labels[j], labels[i]] += weight
-    flows = between.sum(axis=1)
-    np.fill_diagonal(between, 0.0)
-    dense = np.zeros_like(between)
-    dense[np.repeat(np.arange(level.n_nodes), np.diff(level.offsets)), level.targets] = level.weights
-    np.testing.assert_array_equal(dense, between)
-    np.testing.assert_array_equal(level.flows, flows)
-
-
-@settings(deadline=None)
 @given(weighted_graphs(), st.integers(0, 2**32 - 1))
 def test_moves_save_what_they_claim(graph, seed):
     rng = np.random.default_rng(seed)
-    flow_graph = mapequation._symmetrise(graph)
+    flow_graph = build_flow_graph(graph)
     start = mapequation._number_densely(rng.integers(0, graph.n_nodes, graph.n_nodes))
     before = spell_codelength(graph, start.tolist())
     for found in (
@@ -129,7 +70,7 @@ def test_moves_save_what_they_claim(graph, seed):
 @settings(deadline=None)
 @given(weighted_graphs(), st.integers(0, 2**32 - 1))
 def test_groups_are_networks_of_their_own(graph, seed):
-    flow_graph = mapequation._symmetrise(graph)
+    flow_graph = build_flow_graph(graph)
     groups = mapequation._number_densely(np.random.default_rng(seed).integers(0, graph.n_nodes, graph.n_nodes))
     singletons = mapequation._number_singletons(flow_graph)
     parts = mapequation._move(flow_graph, singletons, np.random.default_rng(seed), groups=groups).labels
@@ -168,18 +109,6 @@ def test_result_is_a_local_optimum_and_beats_the_trivial_ones(graph, seed):
     assert_no_better_move(graph, labels.tolist(), tolerance=1e-9, nodes=range(graph.n_nodes))
 
 
-def plant_groups(n_groups, size, *, inside, outside, seed):
-    """Draw a graph with `inside` links a node in its group and `outside` to anywhere; nodes in random order."""
-    rng = np.random.default_rng(seed)
-    truth = rng.permutation(np.repeat(np.arange(n_groups), size))
-    members = np.argsort(truth, kind="stable").reshape(n_groups, size)
-    near = members[truth[:, None], rng.integers(0, size, (len(truth), inside))]
-    far = rng.integers(0, len(truth), (len(truth), outside))
-    targets = np.concatenate((near, far), axis=1).astype(np.int32)
-    offsets = np.arange(len(truth) + 1, dtype=np.int64) * targets.shape[1]
-    return EdgeGraph(offsets, targets.ravel(), rng.uniform(0.4, 1.0, targets.size).astype(np.float32)), truth
-
-
 @pytest.mark.parametrize(("n_groups", "size"), [(5, 100), (40, 30), (300, 8)])
 def test_planted_groups_are_found(n_groups, size):
     graph, truth = plant_groups(n_groups, size, inside=10, outside=2, seed=1)
@@ -189,7 +118,7 @@ def test_planted_groups_are_found(n_groups, size):
 
 
 def test_same_labels_for_a_seed_and_any_number_of_threads(monkeypatch):
-    monkeypatch.setattr(mapequation, "_WORTH_THREADS", 0)
+    monkeypatch.setattr(flowgraph, "_WORTH_THREADS", 0)
     graph, _ = plant_groups(50, 20, inside=4, outside=4, seed=2)
     n_threads = numba.get_num_threads()
     found = []
@@ -202,13 +131,6 @@ def test_same_labels_for_a_seed_and_any_number_of_threads(monkeypatch):
         numba.set_num_threads(n_threads)
     for labels in found[1:]:
         np.testing.assert_array_equal(labels, found[0])
-
-
-def test_turning_edges_around_in_blocks_keeps_their_order():
-    graph, _ = plant_groups(10, 20, inside=4, outside=4, seed=3)
-    edges = (graph.offsets, graph.targets, graph.scores)
-    for one, several in zip(mapequation._list_incoming(*edges, 1), mapequation._list_incoming(*edges, 5), strict=True):
-        np.testing.assert_array_equal(one, several)
 
 
 @pytest.mark.parametrize("size", [3, 5, 20])

@@ -10,24 +10,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 torch = pytest.importorskip("torch")
 
-from starfc import training  # noqa: E402
 from starfc.errors import InputError  # noqa: E402
 from starfc.features import Features  # noqa: E402
 from starfc.knn import join_rows  # noqa: E402
-from starfc.metrics import evaluate  # noqa: E402
 from starfc.model import load_model  # noqa: E402
-from starfc.partition import label_components  # noqa: E402
-from starfc.prune import prune_edges  # noqa: E402
-from starfc.sampling import PLANS, SamplingPlan, index_people  # noqa: E402
-from starfc.score import ScoredEdges, score_edges  # noqa: E402
+from starfc.sampling import PLANS, SamplingPlan  # noqa: E402
+from starfc.score import score_edges  # noqa: E402
 from starfc.synth import make_faces  # noqa: E402
-from starfc.training import PRESETS, TrainingReport, choose_thresholds, score_faces, split_people, train  # noqa: E402
+from starfc.training import PRESETS, TrainingReport, train  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -162,98 +156,6 @@ def test_the_model_folder_gives_back_the_model(faces, tmp_path):
     assert loaded.config == model.config
 
 
-def test_split_is_by_people():
-    vectors, labels = make_faces(900, people=100, dim=16, seed=1, singletons=0.4)
-    index = index_people(Features(vectors), labels)
-    learned, held = split_people(index, 0.2, seed=5)
-    assert not set(learned.people) & set(held.people)
-    assert sorted([*learned.people, *held.people]) == sorted(set(labels))
-    assert not set(learned.rows) & set(held.rows)
-    assert set(held.rows) == set(np.flatnonzero(np.isin(labels, held.people)))
-    assert (np.diff(held.offsets) == 1).sum() == 8 and len(held) == 20
-    again = split_people(index, 0.2, seed=5)[1]
-    assert np.array_equal(held.people, again.people)
-    assert not np.array_equal(held.people, split_people(index, 0.2, seed=6)[1].people)
-
-
-def test_few_people_are_split_in_halves_at_most():
-    index = index_people(Features(np.eye(8)), np.array([0, 0, 1, 1, 2, 2, 3, 3]))
-    learned, held = split_people(index, 0.1, seed=0)
-    assert (len(learned), len(held)) == (2, 2)
-
-
-def test_many_held_out_faces_are_cut_to_look_alikes(faces, monkeypatch):
-    monkeypatch.setattr("starfc.training._HELD_OUT_FACES", 200)
-    sizes = []
-    original = training._HeldOut.build
-
-    def build(task):
-        held_out = original(task)
-        sizes.append((held_out.judged.sum(), len(held_out.labels)))
-        return held_out
-
-    monkeypatch.setattr("starfc.training._HeldOut.build", build)
-    run_small(faces, held_out=0.5, steps=1)
-    run_small(faces, held_out=0.05, steps=1)
-    (n_judged, n_faces), (n_few, n_with_company) = sizes
-    assert 0 < n_judged <= n_faces <= 200
-    assert 0 < n_few < n_with_company <= 200
-
-
-def test_thresholds_are_the_best_of_the_grid():
-    rng = np.random.default_rng(0)
-    labels = np.repeat(np.arange(12), 10)
-    neighbors = np.array([rng.choice(np.delete(np.arange(120), i), 15, replace=False) for i in range(120)])
-    for i in range(120):  # mostly own people
-        own = np.flatnonzero((labels == labels[i]) & (np.arange(120) != i))
-        neighbors[i, :9] = own
-        neighbors[i, 9:] = rng.choice(np.flatnonzero(labels != labels[i]), 6, replace=False)
-    same = labels[neighbors] == labels[:, None]
-    scores = np.clip(rng.normal(np.where(same, 0.75, 0.3), 0.2), 0, 1).astype(np.float32)
-    scored = ScoredEdges(neighbors.astype(np.int32), scores)
-    found = choose_thresholds(scored, labels, np.ones(120, dtype=bool))
-    best = 0.0
-    for first in (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95):
-        for second in (None, 0.2, 0.3, 0.4, 0.5, 0.6, 0.72, 0.8, 0.9):
-            scores = evaluate(labels, label_components(prune_edges(scored, tau1=first, tau2=second)))
-            best = max(best, (scores.pairwise.f + scores.bcubed.f) / 2)
-    assert found.mean_f >= best - 0.005
-    again = evaluate(labels, label_components(prune_edges(scored, tau1=found.tau1, tau2=found.tau2)))
-    assert (again.pairwise.f, again.bcubed.f) == pytest.approx((found.pairwise_f, found.bcubed_f))
-
-
-def test_of_equally_good_thresholds_the_strictest_is_taken():
-    neighbors = np.array([[1], [0], [3], [2]], np.int32)
-    scored = ScoredEdges(neighbors, np.ones((4, 1), np.float32))
-    found = choose_thresholds(scored, np.array([0, 0, 1, 1]), np.ones(4, dtype=bool))
-    assert found.pairwise_f == 1.0
-    assert (found.tau1, found.tau2) == (0.95, None)  # pairs have no common neighbours, so any tau_2 would cut them
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.booleans()), min_size=1, max_size=30))
-def test_scores_of_judged_faces_equal_a_plain_count(faces):
-    labels, clusters, judged = (np.array(column) for column in zip(*faces, strict=True))
-    if not judged.any():
-        return
-    right = linked = wanted = 0
-    precision, recall = [], []
-    for i in np.flatnonzero(judged):
-        own, near = labels == labels[i], clusters == clusters[i]
-        right += (own & near).sum() - 1
-        linked += near.sum() - 1
-        wanted += own.sum() - 1
-        precision.append((own & near).sum() / near.sum())
-        recall.append((own & near).sum() / own.sum())
-    pairwise, bcubed = score_faces(labels, clusters, judged)
-    assert pairwise == pytest.approx(2 * right / (linked + wanted) if linked + wanted else 1.0)
-    p, r = np.mean(precision), np.mean(recall)
-    assert bcubed == pytest.approx(2 * p * r / (p + r))
-    if judged.all() and right:
-        scores = evaluate(labels, clusters)
-        assert (pairwise, bcubed) == pytest.approx((scores.pairwise.f, scores.bcubed.f))
-
-
 @pytest.mark.parametrize(
     ("labels", "options", "words"),
     [
@@ -349,14 +251,6 @@ def test_a_work_folder_of_other_data_is_refused(faces, tmp_path):
         run_small((vectors.astype(np.float64), labels), workdir=tmp_path)
 
 
-def test_a_damaged_checkpoint_is_named(faces, tmp_path):
-    run_small(faces, workdir=tmp_path)
-    (checkpoint,) = tmp_path.iterdir()
-    checkpoint.write_bytes(checkpoint.read_bytes()[:100])
-    with pytest.raises(InputError, match=r"cannot be read .* delete it to start again"):
-        run_small(faces, workdir=tmp_path)
-
-
 KILLED_RUN = textwrap.dedent(
     """
     import sys, time
@@ -407,3 +301,11 @@ def test_a_report_reads_well():
     assert str(report) == "step 5/10: loss 0.5000, edge accuracy 0.7500 (1,000 nodes/s, 20,000 edges/s)"
     full = replace(report, held_out_accuracy=0.8, pairwise_f=0.9, bcubed_f=0.91, tau1=0.7, tau2=None)
     assert "held-out people: edge accuracy 0.8000, F pairwise 0.9000, BCubed 0.9100" in str(full)
+
+
+def test_a_plan_by_its_name_is_fitted_to_the_data():
+    faces, people = make_faces(300, people=30, dim=16)
+    model = train(faces, people, preset="paper", plan="webface", steps=1, hidden=(4,))
+    assert model.config.k == 30 and model.config.training["plan"]["seeds"] == 1
+    with pytest.raises(InputError, match="must be one of ms1m, webface, released"):
+        train(faces, people, plan="imdb")

@@ -211,6 +211,14 @@ def _parse_grid(name: str, text: str) -> list[float | None]:
     help="Settings.",
 )
 @click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps (default: the preset's).")
+@click.option(
+    "--k", type=click.IntRange(min=1), help="Neighbours per face (default: the plan's, or fitted to the data)."
+)
+@click.option("--plan", type=click.Choice(["ms1m", "webface", "released"]), help="How subgraphs are sampled.")
+@click.option("--cluster-randomness/--no-cluster-randomness", default=True, help="CR of the paper.")
+@click.option("--sample-randomness/--no-sample-randomness", default=True, help="SR of the paper.")
+@click.option("--full-graph", is_flag=True, help="Train on all faces at once, without sampling.")
+@click.option("--held-out", type=float, default=0.1, show_default=True, help="Share of the people kept aside.")
 @click.option("--workdir", type=Path, help="Folder for checkpoints; the same command goes on where it was stopped.")
 @_dim_option
 @_common_options

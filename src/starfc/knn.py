@@ -1,39 +1,32 @@
 """kNN graph: the k most similar other faces of every face.
 
-In: Features. Out: KnnGraph, the pattern every later stage works on. Similarity is the cosine. `exact` computes every
-product of two rows once and offers it to both of them: a fixed grid of tiles, one single-threaded GEMM per pair of
-tiles, in rounds whose pairs share no tile, so that threads never meet in a row. The grid depends on n alone, and the
-selection is a total order (similarity descending, id ascending), so the bits do not depend on threads, blocks or
-memory.
+In: Features, or a file. Out: KnnGraph, the pattern every later stage works on. Similarity is the cosine. Either way of
+building it gives the same bits whatever the threads, blocks or memory: `exact` compares all pairs (exact.py), at a cost
+of n^2; `cells` compares near ones (celljoin.py), at about n^1.5, and finds the share of the true neighbours that
+was asked for.
 """
 
 from __future__ import annotations
 
-import threading
 import zipfile
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from .atomic import replacing
-from .cells import LANES, Selection, finish_selection, join_cells, push_scores, search_rows, start_selection
+from .celljoin import join_cells
 from .errors import InputError
+from .exact import EQUAL_WITHIN, join_exactly, search_rows
 from .features import Features, npz_names, open_npz_array
 from .progress import Progress, silent
+from .selection import mark_others
 
 METHODS = ("auto", "exact", "cells")
-_TILE = 512
 _EXACT_UP_TO = 24_000  # rows up to which all pairs are faster than cells (measured, d = 256)
 _FEWEST_FOR_CELLS = 2_048  # fewer rows are joined exactly whatever was asked
-_EQUAL_WITHIN = 1e-6  # rounding of a product of two float32 rows
-_SPAN_BYTES = 2 << 30  # rows held at once by the exact join
 
 
 @dataclass(frozen=True)
@@ -116,7 +109,7 @@ def build_knn(
         raise InputError(f"recall ({recall}) must be above 0 and at most 1, the share of neighbours to find")
     if _prefers_cells(method, len(features), k, recall):
         return KnnGraph(*join_cells(features, k, recall=recall, seed=seed, progress=progress))
-    return _join_exactly(features.read, len(features), features.dim, k, progress)
+    return KnnGraph(*join_exactly(features.read, len(features), features.dim, k, progress))
 
 
 def _prefers_cells(method: str, n: int, k: int, recall: float) -> bool:
@@ -153,7 +146,8 @@ def join_rows(rows: NDArray[np.float32], k: int, progress: Progress = silent) ->
         raise InputError(f"rows have shape {rows.shape}; they must be two-dimensional, one row per face")
     require_k(k, len(rows))
     floats = np.asarray(rows, dtype=np.float32)
-    return _join_exactly(lambda start, stop: floats[start:stop], len(floats), floats.shape[1], k, progress)
+    n, dim = floats.shape
+    return KnnGraph(*join_exactly(lambda start, stop: floats[start:stop], n, dim, k, progress))
 
 
 def measure_recall(features: Features, graph: KnnGraph, *, n_queries: int = 1000, seed: int = 0) -> tuple[float, int]:
@@ -186,9 +180,8 @@ def measure_recall(features: Features, graph: KnnGraph, *, n_queries: int = 1000
     n, k = graph.neighbors.shape
     drawn = np.sort(np.random.default_rng(seed).choice(n, size=min(n, n_queries), replace=False))
     found, similarities = search_rows(features.take(drawn), n, k + 1, features.read)  # a query finds itself too
-    others = found != drawn[:, None]
-    others[others.all(axis=1), -1] = False  # pushed out by more than k copies of itself: drop any one of them
-    worst = similarities[others].reshape(len(drawn), k)[:, -1] - _EQUAL_WITHIN
+    # A query that is pushed out by more than k copies of itself may drop any one of them.
+    worst = similarities[mark_others(found, drawn)].reshape(len(drawn), k)[:, -1] - EQUAL_WITHIN
     # The listed neighbours are compared anew: what a graph says of their similarity proves nothing.
     n_found = 0
     for row, listed, least in zip(drawn, graph.neighbors[drawn], worst, strict=True):
@@ -205,84 +198,6 @@ def require_k(k: int, n: int) -> None:
         raise InputError(f"k ({k}) must be at least 1")
     if k >= n:
         raise InputError(f"k ({k}) must be smaller than the number of vectors ({n}); pass k={n - 1} or fewer")
-
-
-ReadRows = Callable[[int, int], NDArray[np.float32]]
-
-
-def _join_exactly(read: ReadRows, n: int, dim: int, k: int, progress: Progress) -> KnnGraph:
-    """Join all rows with all rows, two spans of tiles in memory at a time."""
-    selection = start_selection(n, k)
-    tile = _tile_rows(n)
-    n_tiles = -(-n // tile)
-    span = max(1, _SPAN_BYTES // (2 * 4 * dim * tile))
-    done, total = 0, n_tiles * (n_tiles + 1) // 2
-    progress("knn", 0, total)
-    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(numba.get_num_threads()) as pool:
-        for first in range(0, n_tiles, span):
-            left = _Span(read, first, min(first + span, n_tiles), tile, n)
-            for second in range(first, n_tiles, span):
-                right = left if second == first else _Span(read, second, min(second + span, n_tiles), tile, n)
-                for pairs in _rounds(left, right):
-                    list(pool.map(lambda pair: _join_tiles(selection, left, right, pair), pairs))  # noqa: B023
-                    done += len(pairs)
-                    progress("knn", done, total)
-    return KnnGraph(*finish_selection(selection))
-
-
-def _tile_rows(n: int) -> int:
-    """Rows per tile: whole lanes, and small enough that a few thousand rows still keep several threads busy."""
-    return min(_TILE, -(-n // (8 * LANES)) * LANES)
-
-
-class _Span:
-    """Consecutive tiles held in memory; the last one is padded with zero rows to the common shape."""
-
-    def __init__(self, read: ReadRows, first: int, last: int, tile: int, n: int) -> None:
-        self.first, self.last, self.tile, self.n = first, last, tile, n
-        start, stop = first * tile, min(last * tile, n)
-        rows = read(start, stop)
-        self.rows = np.zeros(((last - first) * tile, rows.shape[1]), dtype=np.float32)
-        self.rows[: stop - start] = rows
-
-    def get_tile(self, index: int) -> NDArray[np.float32]:
-        start = (index - self.first) * self.tile
-        return self.rows[start : start + self.tile]
-
-    def get_limits(self, index: int) -> tuple[int, int]:
-        return index * self.tile, min((index + 1) * self.tile, self.n)
-
-
-def _rounds(left: _Span, right: _Span) -> Iterator[list[tuple[int, int]]]:
-    """Yield every pair of tiles once, in rounds in which no tile occurs twice."""
-    m, first = left.last - left.first, left.first
-    if left is not right:
-        width = right.last - right.first
-        for shift in range(max(m, width)):
-            shifted = [(first + i, right.first + (i + shift) % max(m, width)) for i in range(m)]
-            yield [pair for pair in shifted if pair[1] < right.last]
-        return
-    # A round-robin tournament: in round r the tiles i and r - i meet; who would meet itself plays its diagonal.
-    for r in range(m):
-        meetings = {(min(i, (r - i) % m), max(i, (r - i) % m)) for i in range(m)}
-        yield sorted((first + i, first + j) for i, j in meetings)
-
-
-_scratch = threading.local()
-
-
-def _get_scratch(tile: int) -> NDArray[np.float32]:
-    """Return this thread's tile of scores; a fresh one per product would be paid for in page faults."""
-    if getattr(_scratch, "scores", np.empty(0)).shape != (tile, tile):
-        _scratch.scores = np.empty((tile, tile), dtype=np.float32)
-    return cast("NDArray[np.float32]", _scratch.scores)
-
-
-def _join_tiles(selection: Selection, left: _Span, right: _Span, pair: tuple[int, int]) -> None:
-    """Multiply two tiles and offer the products to the rows of both."""
-    scores = _get_scratch(left.tile)
-    np.matmul(left.get_tile(pair[0]), right.get_tile(pair[1]).T, out=scores)
-    push_scores(selection, scores, left.get_limits(pair[0]), right.get_limits(pair[1]))
 
 
 def save_knn(graph: KnnGraph, path: str | Path) -> None:
@@ -427,17 +342,8 @@ def _convert_data(data: NDArray[Any], path: Path) -> KnnGraph:
             raise InputError(
                 f"{path} has neighbour ids that are no whole numbers; the first of the two planes must be ids"
             )
-        kept = _drop_self(np.asarray(ids), start)
+        kept = mark_others(np.asarray(ids), np.arange(start, start + len(block)))
         neighbors[start : start + len(block)] = ids[kept].reshape(len(block), k - 1).clip(-2, n)
         similarities[start : start + len(block)] = (1.0 - distances)[kept].reshape(len(block), k - 1)
     similarities[neighbors == -1] = 0
     return _check_graph(neighbors, similarities, None, path)
-
-
-def _drop_self(ids: NDArray[Any], start: int) -> NDArray[np.bool_]:
-    """Mark all but one entry of each row: the row itself wherever it stands, or the last entry where it is missing."""
-    own = ids == np.arange(start, start + len(ids))[:, None]
-    dropped = np.where(own.any(axis=1), own.argmax(axis=1), ids.shape[1] - 1)
-    kept = np.ones(ids.shape, dtype=bool)
-    kept[np.arange(len(ids)), dropped] = False
-    return kept

@@ -6,10 +6,9 @@ In: EdgeGraph. Out: int64 labels (n,), numbered by first appearance, that make t
          = plogp(q) - 2 sum_i plogp(q_i) - sum_a plogp(p_a) + sum_i plogp(q_i + p_i)    bits per step,
 
 the shortest description of an undirected random walk by a codebook per module and one for the steps between modules
-(Rosvall, Axelsson and Bergstrom 2009). The weight of {i, j} is the SUM of all scores given in either direction, so that
-a mutual pair of neighbours binds twice as much as a one-sided one; scores <= 0 and self loops are dropped. Then
-p_a = (weight at node a) / 2m, p_i is the sum over module i, q_i = (weight leaving module i) / 2m, q = sum_i q_i. Since
-(q - 2q + q) + (sum p_i - sum p_a) = 0, every logarithm of 2m cancels and the kernels work in plain weights.
+(Rosvall, Axelsson and Bergstrom 2009). In the graph of `flowgraph.py`, p_a = (weight at node a) / 2m, p_i is the sum
+over module i, q_i = (weight leaving module i) / 2m, q = sum_i q_i. Since (q - 2q + q) + (sum p_i - sum p_a) = 0, every
+logarithm of 2m cancels and the kernels work in plain weights.
 
 The search is greedy: nodes in random order move to the neighbouring module that saves most, those around a moved node
 are looked at again, modules become the nodes of a smaller graph, and so on until nothing moves. Then single nodes
@@ -17,27 +16,23 @@ are looked at again, modules become the nodes of a smaller graph, and so on unti
 
 Unlike connected components it forgives a few wrong edges; in return it is a heuristic optimum, the same for the same
 seed and any number of threads. Moves run on one core (each depends on the last), everything else on all of them.
-Memory: 8 bytes for each of the at most 2 E entries of the symmetric graph, as much again for half of them while it is
-built, and a few arrays of n.
+Memory: a few arrays of n beside the graph.
 """
 
 from __future__ import annotations
 
 import math
 from collections import namedtuple
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numba
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from .errors import InputError
+from .flowgraph import FlowGraph, aggregate_modules, build_flow_graph
 from .progress import Progress, silent
 from .prune import EdgeGraph
 
@@ -45,22 +40,6 @@ _STAGE = "map equation"
 _MAX_ROUNDS = 20
 _SMALLEST_MOVE = 1e-12  # bits a move must save: far above rounding, far below what any real move saves
 _SMALLEST_ROUND = 1e-4  # share of the codelength that a round of tuning must save for another one
-_WORTH_THREADS = 2_000_000
-_MAX_BLOCKS = 8  # each block of sources has a counter per node while the graph is turned around
-
-
-@dataclass(frozen=True)
-class _FlowGraph:
-    """A symmetric graph without self loops, and the weight of all walks through each node (inner ones included)."""
-
-    offsets: NDArray[np.int64]
-    targets: NDArray[np.int32]
-    weights: NDArray[np.floating[Any]]
-    flows: NDArray[np.float64]
-
-    @property
-    def n_nodes(self) -> int:
-        return len(self.flows)
 
 
 @dataclass(frozen=True)
@@ -70,7 +49,7 @@ class _Found:
     labels: NDArray[np.int32]
     saved: float
     n_moves: int
-    level: _FlowGraph
+    level: FlowGraph
 
 
 # What the kernels know of the modules. `state` has a row for each, side by side so that a visit costs one cache miss:
@@ -107,7 +86,7 @@ def label_by_map_equation(graph: EdgeGraph, *, seed: int = 0, progress: Progress
     [0, 0, 0, 1, 1, 1]
     """
     progress(_STAGE, 0, _MAX_ROUNDS)
-    flow_graph = _symmetrise(graph)
+    flow_graph = build_flow_graph(graph)
     rng = np.random.default_rng(seed)
     found = _merge_components(_climb(flow_graph, _number_singletons(flow_graph), rng))
     smallest = _SMALLEST_ROUND * _measure(flow_graph, found.labels)
@@ -143,66 +122,31 @@ def measure_codelength(graph: EdgeGraph, labels: NDArray[np.int64]) -> float:
     if len(labels) != graph.n_nodes:
         raise InputError(f"labels ({len(labels)}) must be as many as nodes ({graph.n_nodes}); pass one for each node")
     dense = np.unique(labels, return_inverse=True)[1].reshape(-1).astype(np.int32)
-    return _measure(_symmetrise(graph), dense)
+    return _measure(build_flow_graph(graph), dense)
 
 
-def _symmetrise(graph: EdgeGraph) -> _FlowGraph:
-    """Add up both directions of every edge."""
-    edges = (graph.offsets, graph.targets, graph.scores)
-    with _enough_threads(len(graph.targets)) as n_workers:
-        incoming = _list_incoming(*edges, min(n_workers, _MAX_BLOCKS))
-        rows = _accumulate(_count_neighbors(*edges, *incoming, n_workers))
-        targets, weights = _merge_directions(*edges, *incoming, rows, n_workers)
-        return _FlowGraph(rows, targets, weights, _sum_rows(rows, targets, weights, np.empty(0, np.int32)))
-
-
-def _list_incoming(
-    offsets: NDArray[np.int64], targets: NDArray[np.int32], scores: NDArray[np.float32], n_blocks: int
-) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
-    """Turn the usable edges around: offsets, sources and scores of those into each node, by rising source."""
-    cuts = np.searchsorted(offsets, np.linspace(0, offsets[-1], n_blocks + 1)[1:-1])
-    blocks = np.concatenate(([0], cuts, [len(offsets) - 1])).astype(np.int64)
-    counts = _count_incoming(offsets, targets, scores, blocks)
-    incoming = _accumulate(counts.sum(axis=0))
-    cursors = incoming[:-1] + np.cumsum(counts, axis=0) - counts  # where each block writes its edges into each node
-    sources, returned = _turn_around(offsets, targets, scores, blocks, cursors, incoming[-1])
-    return incoming, sources, returned
-
-
-@contextmanager
-def _enough_threads(n_entries: int) -> Iterator[int]:
-    """Let kernels run on one thread where waking the others would take longer than the work."""
-    n_threads = numba.get_num_threads()
-    n_needed = n_threads if n_entries >= _WORTH_THREADS else 1
-    numba.set_num_threads(n_needed)
-    try:
-        yield n_needed
-    finally:
-        numba.set_num_threads(n_threads)
-
-
-def _climb(graph: _FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator) -> _Found:
+def _climb(graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator) -> _Found:
     """Move nodes, then modules, then modules of modules, until nothing moves."""
     step = _move(graph, labels, rng)
     found, saved, n_moves, level = step.labels, step.saved, step.n_moves, graph
     while step.n_moves > 0:
-        level = _aggregate(level, step.labels)
+        level = aggregate_modules(level, step.labels)
         step = _move(level, _number_singletons(level), rng)
         found, saved, n_moves = step.labels[found], saved + step.saved, n_moves + step.n_moves
     return _Found(found, saved, n_moves, level)
 
 
-def _tune_coarsely(graph: _FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator) -> _Found:
+def _tune_coarsely(graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator) -> _Found:
     """Split each module as if it were the whole network, and let the parts move between modules."""
     parts = _move(graph, _number_singletons(graph), rng, groups=labels).labels
-    level = _aggregate(graph, parts)
+    level = aggregate_modules(graph, parts)
     module_of_part = np.empty(level.n_nodes, dtype=np.int32)
     module_of_part[parts] = labels
     found = _climb(level, module_of_part, rng)
     return replace(found, labels=found.labels[parts])
 
 
-def _settle_nodes(graph: _FlowGraph, found: _Found, rng: np.random.Generator) -> NDArray[np.int32]:
+def _settle_nodes(graph: FlowGraph, found: _Found, rng: np.random.Generator) -> NDArray[np.int32]:
     """Move single nodes until a look at every one of them finds nothing to save."""
     for _ in range(_MAX_ROUNDS):
         if found.n_moves == 0:
@@ -223,7 +167,7 @@ def _merge_components(found: _Found) -> _Found:
 
 
 def _move(
-    graph: _FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator, *, groups: NDArray[np.int32] | None = None
+    graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator, *, groups: NDArray[np.int32] | None = None
 ) -> _Found:
     """Move nodes of a graph between modules; with groups, each group is a network of its own."""
     order = rng.permutation(graph.n_nodes).astype(np.int32)
@@ -231,8 +175,7 @@ def _move(
     if groups is None:
         groups, flows = np.empty(0, np.int32), graph.flows
     else:
-        with _enough_threads(len(graph.targets)):
-            flows = _sum_rows(graph.offsets, graph.targets, graph.weights, groups)
+        flows = graph.sum_links(groups, inside=True)
     bit = float(flows.sum()) * math.log(2.0)  # the kernel counts in nats and weights
     n_moves, saved = _move_nodes(
         graph.offsets, graph.targets, graph.weights, flows, moved, groups, order, _SMALLEST_MOVE * bit
@@ -240,28 +183,12 @@ def _move(
     return _Found(_number_densely(moved), saved / bit if n_moves else 0.0, n_moves, graph)
 
 
-def _aggregate(graph: _FlowGraph, labels: NDArray[np.int32]) -> _FlowGraph:
-    """Make a node of every module; labels are dense."""
-    n_modules = int(labels.max(initial=-1)) + 1
-    starts = _accumulate(np.bincount(labels, minlength=n_modules))
-    members = _list_members(labels, starts)
-    with _enough_threads(len(graph.targets)) as n_workers:
-        rows = _accumulate(_count_links(graph.offsets, graph.targets, labels, starts, members, n_workers))
-        targets, weights = _fill_links(
-            graph.offsets, graph.targets, graph.weights, labels, starts, members, rows, n_workers
-        )
-    flows = np.bincount(labels, weights=graph.flows, minlength=n_modules).astype(np.float64)
-    return _FlowGraph(rows, targets, weights, flows)
-
-
-def _measure(graph: _FlowGraph, labels: NDArray[np.int32]) -> float:
+def _measure(graph: FlowGraph, labels: NDArray[np.int32]) -> float:
     """Return the codelength of dense labels in bits."""
     total = graph.flows.sum()
     if total == 0.0:
         return 0.0
-    with _enough_threads(len(graph.targets)):
-        outward = _sum_exits(graph.offsets, graph.targets, graph.weights, labels)
-    exits = np.bincount(labels, weights=outward) / total
+    exits = np.bincount(labels, weights=graph.sum_links(labels, inside=False)) / total
     flows = np.bincount(labels, weights=graph.flows) / total
     nodes = graph.flows / total
     return float(_sum_plogp(exits.sum()) - 2 * _sum_plogp(exits) - _sum_plogp(nodes) + _sum_plogp(exits + flows))
@@ -273,171 +200,9 @@ def _sum_plogp(shares: NDArray[np.float64]) -> float:
     return float(np.sum(positive * np.log2(positive)))
 
 
-def _number_singletons(graph: _FlowGraph) -> NDArray[np.int32]:
+def _number_singletons(graph: FlowGraph) -> NDArray[np.int32]:
     """Give each node a module of its own."""
     return np.arange(graph.n_nodes, dtype=np.int32)
-
-
-def _accumulate(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Turn counts into offsets."""
-    return np.concatenate(([0], np.cumsum(counts, dtype=np.int64)))
-
-
-@njit(cache=True, parallel=True)
-def _count_incoming(offsets, targets, scores, blocks):  # type: ignore[no-untyped-def]
-    """Count, for each block of sources, the usable edges into each node."""
-    counts = np.zeros((len(blocks) - 1, len(offsets) - 1), dtype=np.int64)
-    for block in prange(len(blocks) - 1):
-        for i in range(blocks[block], blocks[block + 1]):
-            for e in range(offsets[i], offsets[i + 1]):
-                if scores[e] > 0 and targets[e] != i:
-                    counts[block, targets[e]] += 1
-    return counts
-
-
-@njit(cache=True, parallel=True)
-def _turn_around(offsets, targets, scores, blocks, cursors, n_edges):  # type: ignore[no-untyped-def]
-    """List the usable edges into each node by source; `cursors` is used up."""
-    sources = np.empty(n_edges, dtype=np.int32)
-    returned = np.empty(n_edges, dtype=np.float32)
-    for block in prange(len(blocks) - 1):
-        for i in range(blocks[block], blocks[block + 1]):
-            for e in range(offsets[i], offsets[i + 1]):
-                if scores[e] > 0 and targets[e] != i:
-                    at = cursors[block, targets[e]]
-                    cursors[block, targets[e]] = at + 1
-                    sources[at] = i
-                    returned[at] = scores[e]
-    return sources, returned
-
-
-@njit(cache=True, parallel=True)
-def _count_neighbors(offsets, targets, scores, incoming, sources, returned, n_workers):  # type: ignore[no-untyped-def]
-    """Count the different nodes linked with each node in either direction."""
-    n = len(offsets) - 1
-    counts = np.zeros(n, dtype=np.int64)
-    for worker in prange(n_workers):
-        seen_by = np.full(n, -1, dtype=np.int32)
-        for i in range(worker, n, n_workers):
-            seen_by[i] = i
-            for e in range(offsets[i], offsets[i + 1]):
-                if scores[e] > 0 and seen_by[targets[e]] != i:
-                    seen_by[targets[e]] = i
-                    counts[i] += 1
-            for e in range(incoming[i], incoming[i + 1]):
-                if seen_by[sources[e]] != i:
-                    seen_by[sources[e]] = i
-                    counts[i] += 1
-    return counts
-
-
-@njit(cache=True, parallel=True)
-def _merge_directions(offsets, targets, scores, incoming, sources, returned, rows, n_workers):  # type: ignore[no-untyped-def]
-    """Write each node's neighbours with the sum of the scores of both directions.
-
-    A worker's rows come in rising order, so a remembered position before the row's start is that of an older row.
-    """
-    n = len(offsets) - 1
-    merged = np.empty(rows[-1], dtype=np.int32)
-    weights = np.empty(rows[-1], dtype=np.float32)
-    for worker in prange(n_workers):
-        position = np.full(n, -1, dtype=np.int64)
-        for i in range(worker, n, n_workers):
-            end = rows[i]
-            for e in range(offsets[i], offsets[i + 1]):
-                if scores[e] > 0 and targets[e] != i:
-                    end = _add_link(targets[e], scores[e], rows[i], end, position, merged, weights)
-            for e in range(incoming[i], incoming[i + 1]):
-                end = _add_link(sources[e], returned[e], rows[i], end, position, merged, weights)
-    return merged, weights
-
-
-@njit(cache=True)
-def _add_link(target, weight, start, end, position, targets, weights):  # type: ignore[no-untyped-def]
-    """Add weight to the link to a target in the row from start to end, made at its end if new; return the end."""
-    at = position[target]
-    if at >= start:
-        weights[at] += weight
-        return end
-    position[target] = end
-    targets[end] = target
-    weights[end] = weight
-    return end + 1
-
-
-@njit(cache=True, parallel=True)
-def _sum_rows(offsets, targets, weights, groups):  # type: ignore[no-untyped-def]
-    """Sum the weights at each node, only those within its group if there are groups."""
-    sums = np.zeros(len(offsets) - 1, dtype=np.float64)
-    for i in prange(len(sums)):
-        total = 0.0
-        for e in range(offsets[i], offsets[i + 1]):
-            if len(groups) == 0 or groups[targets[e]] == groups[i]:
-                total += weights[e]
-        sums[i] = total
-    return sums
-
-
-@njit(cache=True, parallel=True)
-def _sum_exits(offsets, targets, weights, labels):  # type: ignore[no-untyped-def]
-    """Sum the weights of each node's links that leave its module."""
-    sums = np.zeros(len(offsets) - 1, dtype=np.float64)
-    for i in prange(len(sums)):
-        total = 0.0
-        for e in range(offsets[i], offsets[i + 1]):
-            if labels[targets[e]] != labels[i]:
-                total += weights[e]
-        sums[i] = total
-    return sums
-
-
-@njit(cache=True)
-def _list_members(labels, starts):  # type: ignore[no-untyped-def]
-    """List the nodes of each module, in rising order."""
-    cursors = starts.copy()
-    members = np.empty(len(labels), dtype=np.int32)
-    for i in range(len(labels)):
-        members[cursors[labels[i]]] = i
-        cursors[labels[i]] += 1
-    return members
-
-
-@njit(cache=True, parallel=True)
-def _count_links(offsets, targets, labels, starts, members, n_workers):  # type: ignore[no-untyped-def]
-    """Count the other modules each module is linked with."""
-    n_modules = len(starts) - 1
-    counts = np.zeros(n_modules, dtype=np.int64)
-    for worker in prange(n_workers):
-        seen_by = np.full(n_modules, -1, dtype=np.int32)
-        for module in range(worker, n_modules, n_workers):
-            seen_by[module] = module
-            for slot in range(starts[module], starts[module + 1]):
-                i = members[slot]
-                for e in range(offsets[i], offsets[i + 1]):
-                    other = labels[targets[e]]
-                    if seen_by[other] != module:
-                        seen_by[other] = module
-                        counts[module] += 1
-    return counts
-
-
-@njit(cache=True, parallel=True)
-def _fill_links(offsets, targets, weights, labels, starts, members, rows, n_workers):  # type: ignore[no-untyped-def]
-    """Write each module's links to other modules, weights summed."""
-    n_modules = len(starts) - 1
-    linked = np.empty(rows[-1], dtype=np.int32)
-    sums = np.empty(rows[-1], dtype=np.float64)
-    for worker in prange(n_workers):
-        position = np.full(n_modules, -1, dtype=np.int64)
-        for module in range(worker, n_modules, n_workers):
-            end = rows[module]
-            for slot in range(starts[module], starts[module + 1]):
-                i = members[slot]
-                for e in range(offsets[i], offsets[i + 1]):
-                    other = labels[targets[e]]
-                    if other != module:
-                        end = _add_link(other, weights[e], rows[module], end, position, linked, sums)
-    return linked, sums
 
 
 @njit(cache=True)

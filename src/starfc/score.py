@@ -18,14 +18,11 @@ the same bits whatever the number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from threadpoolctl import threadpool_limits
 
 from .affinity import Affinity, build_affinity
 from .errors import InputError
@@ -33,6 +30,7 @@ from .features import Features
 from .knn import KnnGraph
 from .model import Model
 from .progress import Progress, silent
+from .workers import start_workers
 
 _TILE_ROWS = 2048
 
@@ -190,7 +188,7 @@ def _for_each_tile(n: int, work: Callable[[int, int], None], stage: str, progres
     """Call work(start, stop) for the fixed tiles of n rows, on as many threads as numba is set to."""
     progress(stage, 0, n)
     starts = range(0, n, _TILE_ROWS)
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(numba.get_num_threads()) as pool:
+    with start_workers() as pool:
         jobs = [pool.submit(work, start, min(start + _TILE_ROWS, n)) for start in starts]
         try:
             for start, job in zip(starts, jobs, strict=True):

@@ -1,0 +1,307 @@
+"""Selections: the k best candidates of each of n rows, out of any number that are offered.
+
+In: scores, in tiles or lines. Out: ids and similarities, best first.
+
+A candidate is one 64-bit key, similarity in the upper half and inverted id in the lower: "better" is one integer
+comparison and a total order (similarity descending, id ascending). What a row keeps does not depend on the order in
+which candidates arrive, hence the same bits whatever the threads, blocks or memory.
+
+A row collects up to twice k keys and then drops all but the k best, which is cheaper than a heap and costs twice the
+memory. Most scores cannot enter anywhere, so a whole lane of them is first compared with the floors of its rows. The
+kernels lock nothing: no two threads may offer to one row at a time.
+
+numba compiles these into the kernels of other files that call them and keeps the result on disk, and does not notice
+when only this file changes: delete `__pycache__` after an edit here. The same holds of rowstore, centres and spinlock.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit, prange
+from numpy.typing import NDArray
+
+LANES = 64  # scores tested together for "does any of these beat the worst kept"
+_FINE_LANES = 16  # where one does, so many are tested again together
+
+
+class Selection(NamedTuple):
+    """The best candidates seen so far by each of n rows; a named tuple, because kernels take it whole.
+
+    Attributes
+    ----------
+    keys : uint64 (n, capacity)
+        Packed candidates of each row, unordered, the first `counts` of them in use.
+    counts : int32 (n,)
+        Candidates held by each row.
+    floor_keys : uint64 (n,)
+        Worst of the k best when last dropped; nothing at or below it can enter. 0 while everything may.
+    floors : float32 (n + LANES,)
+        Similarity in `floor_keys`, -inf while everything may enter: what whole lanes are tested against.
+    k : int
+        Candidates that count.
+    """
+
+    keys: NDArray[np.uint64]
+    counts: NDArray[np.int32]
+    floor_keys: NDArray[np.uint64]
+    floors: NDArray[np.float32]
+    k: int
+
+
+def start_selection(n: int, k: int) -> Selection:
+    """Return an empty selection of k for each of n rows; `floors` is longer, so that whole lanes can be read."""
+    return Selection(
+        keys=np.empty((n, 2 * k + 16), dtype=np.uint64),
+        counts=np.zeros(n, dtype=np.int32),
+        floor_keys=np.zeros(n, dtype=np.uint64),
+        floors=np.full(n + LANES, -np.inf, dtype=np.float32),
+        k=k,
+    )
+
+
+def finish_selection(
+    selection: Selection, order: NDArray[np.int32] | None = None
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the best of each row, best first; -1 and 0 where a row has fewer than k.
+
+    Parameters
+    ----------
+    selection : Selection
+        Of n rows.
+    order : int32 (n,), optional
+        Where in the result each row of the selection goes; in its own place by default.
+
+    Returns
+    -------
+    neighbors : int32 (n, k)
+    similarities : float32 (n, k)
+
+    Examples
+    --------
+    >>> selection = start_selection(2, 3)
+    >>> push_rows(selection, np.array([[0.25, 0.5], [1.0, 0.75]], dtype=np.float32), 0, 7)
+    >>> finish_selection(selection)[0]
+    array([[ 8,  7, -1], [ 7,  8, -1]], dtype=int32)
+    """
+    n = len(selection.counts)
+    neighbors = np.empty((n, selection.k), dtype=np.int32)
+    similarities = np.empty((n, selection.k), dtype=np.float32)
+    targets = np.arange(n, dtype=np.int32) if order is None else order
+    _unpack_best(selection, targets, neighbors, similarities)
+    return neighbors, similarities
+
+
+def mark_others(ids: NDArray[Any], own: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mark all but one entry of each row of ids: its own id where that first stands, or the last where it is missing.
+
+    >>> mark_others(np.array([[5, 6, 7], [5, 6, 7]]), np.array([6, 9]))
+    array([[ True, False,  True], [ True,  True, False]])
+    """
+    is_own = ids == own[:, None]
+    dropped = np.where(is_own.any(axis=1), is_own.argmax(axis=1), ids.shape[1] - 1)
+    others = np.ones(ids.shape, dtype=bool)
+    others[np.arange(len(ids)), dropped] = False
+    return others
+
+
+# --- keys ------------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def pack_key(similarity, row) -> np.uint64:  # type: ignore[no-untyped-def]
+    """Pack a candidate so that a larger key is a better one; -0.0 becomes 0.0, for they are equal."""
+    bits = np.uint64(np.float32(similarity + np.float32(0.0)).view(np.uint32))
+    # IEEE floats compare like sign-magnitude integers: flip everything below zero, only the sign above.
+    ordered = bits ^ np.uint64(0xFFFFFFFF) if bits & np.uint64(0x80000000) else bits | np.uint64(0x80000000)
+    return (ordered << np.uint64(32)) | (np.uint64(0xFFFFFFFF) - np.uint64(row))
+
+
+@njit(cache=True, nogil=True)
+def unpack_similarity(key) -> np.float32:  # type: ignore[no-untyped-def]
+    """Return the similarity in a key."""
+    ordered = np.uint32(key >> np.uint64(32))
+    bits = ordered ^ np.uint32(0x80000000) if ordered & np.uint32(0x80000000) else ~ordered
+    return np.uint32(bits).view(np.float32)
+
+
+@njit(cache=True, nogil=True)
+def unpack_row(key) -> np.int32:  # type: ignore[no-untyped-def]
+    """Return the id in a key."""
+    return np.int32(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
+
+
+@njit(cache=True, nogil=True)
+def keep_best(keys, n_keys, k) -> np.uint64:  # type: ignore[no-untyped-def]
+    """Move the k largest of the first n_keys to the front (quickselect) and return the smallest of them."""
+    low, high = 0, n_keys - 1
+    while low < high:
+        pivot = keys[(low + high) >> 1]
+        i, j = low, high
+        while i <= j:
+            while keys[i] > pivot:
+                i += 1
+            while keys[j] < pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                i += 1
+                j -= 1
+        if k - 1 <= j:
+            high = j
+        elif k - 1 >= i:
+            low = i
+        else:
+            break
+    worst: np.uint64 = keys[k - 1]
+    return worst
+
+
+@njit(cache=True, nogil=True)
+def sort_best(selection, row) -> NDArray[np.uint64]:  # type: ignore[no-untyped-def]
+    """Return the keys of the k best candidates of a row, or of all it has, best first."""
+    keys, n_keys = selection.keys[row], selection.counts[row]
+    if n_keys > selection.k:
+        keep_best(keys, n_keys, selection.k)
+        n_keys = selection.k
+    return np.sort(keys[:n_keys])[::-1]
+
+
+# --- offers ----------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def _drop_rest(selection, row):  # type: ignore[no-untyped-def]
+    """Keep the k best of a row that holds more, and raise its floor."""
+    worst = keep_best(selection.keys[row], selection.counts[row], selection.k)
+    selection.floor_keys[row] = worst
+    selection.floors[row] = unpack_similarity(worst)
+    selection.counts[row] = selection.k
+
+
+@njit(cache=True, nogil=True)
+def _offer(selection, row, similarity, other):  # type: ignore[no-untyped-def]
+    """Give `row` the candidate `other`; when the row is full, keep its k best."""
+    key = pack_key(similarity, other)
+    if key > selection.floor_keys[row]:
+        held = selection.counts[row]
+        selection.keys[row, held] = key
+        selection.counts[row] = held + 1
+        if held + 1 == selection.keys.shape[1]:
+            _drop_rest(selection, row)
+
+
+@njit(cache=True, nogil=True)
+def push_tile(selection, scores, rows, columns) -> None:  # type: ignore[no-untyped-def]
+    """Offer scores[i, j] to rows[0]+i and to columns[0]+j; of a diagonal tile only the upper triangle counts.
+
+    `rows` and `columns` are (start, stop); scores beyond them are padding, up to whole lanes.
+    """
+    floors = selection.floors
+    n_columns = columns[1] - columns[0]
+    hits = np.empty(LANES + 1, dtype=np.int64)
+    for i in range(rows[1] - rows[0]):
+        row = rows[0] + i
+        line = scores[i]
+        first = i + 1 if rows[0] == columns[0] else 0
+        for begin in range(first // LANES * LANES, n_columns, LANES):
+            lane_scores = line[begin : begin + LANES]
+            lane_floors = floors[columns[0] + begin : columns[0] + begin + LANES]
+            floor = floors[row]
+            n_hits = 0
+            for lane in range(LANES):
+                n_hits += lane_scores[lane] >= min(floor, lane_floors[lane])
+            if n_hits == 0:
+                continue
+            n_hits = 0
+            for lane in range(LANES):
+                hits[n_hits] = lane
+                n_hits += lane_scores[lane] >= min(floor, lane_floors[lane])
+            for hit in range(n_hits):
+                j = begin + hits[hit]
+                if j < first or j >= n_columns:
+                    continue
+                similarity = line[j]
+                if similarity >= floors[row]:
+                    _offer(selection, row, similarity, columns[0] + j)
+                if similarity >= floors[columns[0] + j]:
+                    _offer(selection, columns[0] + j, similarity, row)
+
+
+@njit(cache=True, nogil=True)
+def push_line(selection, line, ids, row, skipped) -> None:  # type: ignore[no-untyped-def]
+    """Offer the scores of one row with the given ids to that row; the place `skipped` is the row itself, -1: none."""
+    floors = selection.floors
+    for begin in range(0, len(line), LANES):
+        floor = floors[row]
+        end = min(begin + LANES, len(line))
+        n_hits = 0
+        for j in range(begin, end):
+            n_hits += line[j] >= floor
+        if n_hits == 0:
+            continue
+        for part in range(begin, end, _FINE_LANES):
+            part_end = min(part + _FINE_LANES, end)
+            n_hits = 0
+            for j in range(part, part_end):
+                n_hits += line[j] >= floor
+            if n_hits == 0:
+                continue
+            for j in range(part, part_end):
+                if line[j] >= floor and j != skipped:
+                    _offer(selection, row, line[j], ids[j])
+                    floor = floors[row]
+
+
+@njit(cache=True, nogil=True)
+def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[no-untyped-def]
+    """Offer scores[i, j] to row row_start+i as the similarity of id_start+j."""
+    ids = np.arange(id_start, id_start + scores.shape[1])
+    for i in range(len(scores)):
+        push_line(selection, scores[i], ids, row_start + i, -1)
+
+
+@njit(cache=True, nogil=True)
+def push_columns(selection, line, other, row_start, masked_floors) -> None:  # type: ignore[no-untyped-def]
+    """Offer line[j], the similarity of `other`, to row row_start+j, unless masked by +inf; the floors follow."""
+    floors = selection.floors
+    for begin in range(0, len(line), LANES):
+        end = min(begin + LANES, len(line))
+        n_hits = 0
+        for j in range(begin, end):
+            n_hits += line[j] >= masked_floors[j]
+        if n_hits == 0:
+            continue
+        for part in range(begin, end, _FINE_LANES):
+            part_end = min(part + _FINE_LANES, end)
+            n_hits = 0
+            for j in range(part, part_end):
+                n_hits += line[j] >= masked_floors[j]
+            if n_hits == 0:
+                continue
+            for j in range(part, part_end):
+                if line[j] >= masked_floors[j]:
+                    _offer(selection, row_start + j, line[j], other)
+                    masked_floors[j] = floors[row_start + j]
+
+
+@njit(cache=True, parallel=True)
+def raise_floors(selection) -> None:  # type: ignore[no-untyped-def]
+    """Drop all but the k best of every row."""
+    for row in prange(len(selection.counts)):
+        if selection.counts[row] > selection.k:
+            _drop_rest(selection, row)
+
+
+@njit(cache=True, parallel=True)
+def _unpack_best(selection, targets, neighbors, similarities):  # type: ignore[no-untyped-def]
+    """Unpack the k best keys of every row, best first, into the row `targets` names; -1 and 0 where there are fewer."""
+    for row in prange(len(selection.counts)):
+        best = sort_best(selection, row)
+        target = targets[row]
+        for place in range(len(best)):
+            neighbors[target, place] = unpack_row(best[place])
+            similarities[target, place] = unpack_similarity(best[place])
+        neighbors[target, len(best) :] = -1
+        similarities[target, len(best) :] = 0

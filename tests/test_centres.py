@@ -1,0 +1,110 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from starfc.centres import (
+    assign_cells,
+    assign_nearest,
+    average_rows,
+    group_centres,
+    invert_lists,
+    rank_cells,
+    sort_by_label,
+    train_centres,
+)
+from starfc.synth import make_faces
+from starfc.workers import start_workers
+
+
+@pytest.fixture(scope="module")
+def faces():
+    return make_faces(6000, people=150, dim=48, seed=3)[0]
+
+
+def sort_all(rows, centres):
+    return np.argsort(-(rows @ centres.T), axis=1, kind="stable")
+
+
+def test_ranking_equals_sorting_all_scores(faces):
+    coarse = group_centres(faces[:150], 0)
+    with start_workers() as pool:
+        ranked = rank_cells(faces, np.arange(500, dtype=np.int32), coarse, 7, pool)
+    assert (ranked == sort_all(faces[:500], coarse.centres)[:, :7]).mean() > 0.999
+
+
+def test_ranking_in_the_best_groups_misses_little(faces, monkeypatch):
+    monkeypatch.setattr("starfc.centres._FLAT_CELLS", 0)
+    monkeypatch.setattr("starfc.centres._N_GROUPS", 24)
+    coarse = group_centres(faces[:400], 0)
+    assert len(coarse.groups) > 3 * 24
+    places = np.arange(0, 6000, 2, dtype=np.int32)  # more than are ranked at once
+    with start_workers() as pool:
+        ranked = rank_cells(faces, places, coarse, 5, pool)
+    oracle = sort_all(faces[places], coarse.centres)
+    assert (ranked[:, 0] == oracle[:, 0]).mean() > 0.9
+    scores = np.take_along_axis(faces[places] @ coarse.centres.T, ranked, axis=1)
+    assert (np.diff(scores, axis=1) <= 1e-6).all()
+    assert (np.diff(np.sort(ranked, axis=1), axis=1) > 0).all()
+
+
+def test_a_long_ranking_looks_into_all_groups(faces, monkeypatch):
+    monkeypatch.setattr("starfc.centres._FLAT_CELLS", 0)
+    monkeypatch.setattr("starfc.centres._N_GROUPS", 2)
+    coarse = group_centres(faces[:100], 0)
+    with start_workers() as pool:
+        ranked = rank_cells(faces, np.arange(50, dtype=np.int32), coarse, 100, pool)
+    assert (np.sort(ranked, axis=1) == np.arange(100)).all()
+
+
+def test_assignment_finds_the_best_cell(faces):
+    coarse = group_centres(faces[:400], 0)
+    assert len(coarse.groups) > 3 * 16
+    with start_workers() as pool:
+        labels = assign_cells(faces, coarse, pool)
+    assert (labels == sort_all(faces, coarse.centres)[:, 0]).mean() > 0.85
+
+
+def test_groups_hold_every_centre_once(faces):
+    coarse = group_centres(faces[:150], 0)
+    assert (np.sort(coarse.source) == np.arange(150)).all()
+    assert (coarse.centres == faces[coarse.source]).all()
+    assert (np.diff(coarse.group_starts) > 0).all()
+    assert coarse.group_starts[-1] == 150
+    assert len(coarse.groups) == len(coarse.group_starts) - 1
+
+
+def test_nearest_and_averages_equal_numpy(faces):
+    rows, centres = faces[:700], faces[:9].copy()
+    labels = assign_nearest(rows, centres)
+    assert (labels == (rows @ centres.T).argmax(axis=1)).mean() > 0.998
+    labels[labels == 4] = 5  # a centre without rows stays where it is
+    averages = average_rows(rows, labels, centres)
+    for part in range(9):
+        total = rows[labels == part].astype(np.float64).sum(axis=0)
+        expected = centres[4] if part == 4 else total / np.linalg.norm(total)
+        np.testing.assert_allclose(averages[part], expected, atol=1e-5)
+
+
+def test_training_finds_separate_directions():
+    rows = np.repeat(np.eye(3, dtype=np.float32), 40, axis=0)
+    centres = train_centres(rows, 30, (0,), n_rounds=2)
+    assert set(map(tuple, centres)) == {(1, 0, 0), (0, 1, 0), (0, 0, 1)}
+
+
+@settings(deadline=None)  # the first call compiles
+@given(hnp.arrays(np.int32, st.tuples(st.integers(0, 12), st.integers(0, 4)), elements=st.integers(-1, 5)))
+def test_inverted_lists_equal_a_search(lists):
+    starts, rows = invert_lists(lists, 6)
+    for target in range(6):
+        assert rows[starts[target] : starts[target + 1]].tolist() == np.nonzero(lists == target)[0].tolist()
+
+
+@given(hnp.arrays(np.int32, st.integers(0, 30), elements=st.integers(0, 5)))
+def test_sorting_by_label_is_stable(labels):
+    order, starts = sort_by_label(labels)
+    for label, (start, stop) in enumerate(itertools.pairwise(starts)):
+        assert order[start:stop].tolist() == np.flatnonzero(labels == label).tolist()

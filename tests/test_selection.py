@@ -1,0 +1,150 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starfc.selection import (
+    LANES,
+    finish_selection,
+    keep_best,
+    mark_others,
+    pack_key,
+    push_columns,
+    push_line,
+    push_rows,
+    push_tile,
+    raise_floors,
+    sort_best,
+    start_selection,
+    unpack_row,
+    unpack_similarity,
+)
+
+
+def draw_scores(shape, seed, n_distinct=9):
+    """Few distinct values, so that ties abound, zeros of both signs among them."""
+    values = np.append(np.linspace(-1, 1, n_distinct), -0.0).astype(np.float32)
+    return np.random.default_rng(seed).choice(values, shape)
+
+
+def select_best(candidates, k):
+    """Return ids and similarities of the best (similarity, id) pairs, by sorting."""
+    best = sorted(candidates, key=lambda pair: (-pair[0], pair[1]))[:k]
+    missing = k - len(best)
+    return [row for _, row in best] + [-1] * missing, [float(score) for score, _ in best] + [0.0] * missing
+
+
+def check(selection, candidates):
+    neighbors, similarities = finish_selection(selection)
+    for row, offered in enumerate(candidates):
+        assert (neighbors[row].tolist(), similarities[row].tolist()) == select_best(offered, selection.k)
+
+
+CANDIDATES = st.tuples(st.floats(-2, 2, width=32), st.integers(0, 2**31 - 1))
+
+
+@settings(deadline=None)  # the first call compiles
+@given(st.tuples(CANDIDATES, CANDIDATES))
+def test_keys_sort_like_candidates(pairs):
+    (one, row), (other, other_row) = pairs
+    better = (one, -row) > (other, -other_row)
+    key = np.uint64(pack_key(np.float32(one), row))
+    other_key = np.uint64(pack_key(np.float32(other), other_row))
+    assert (key > other_key) == better
+    assert unpack_row(key) == row
+    assert unpack_similarity(key) == np.float32(one)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=60), st.data())
+def test_the_best_keys_are_kept(numbers, data):
+    k = data.draw(st.integers(1, len(numbers)))
+    keys = np.array(numbers, dtype=np.uint64)
+    worst = keep_best(keys, len(keys), k)
+    expected = sorted(numbers, reverse=True)[:k]
+    assert sorted(keys[:k].tolist(), reverse=True) == expected
+    assert worst == expected[-1]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 200), st.integers(1, 30), st.integers(0, 99))
+def test_lines_equal_sorting(n, k, seed):
+    rng = np.random.default_rng(seed)
+    selection = start_selection(2, k)
+    candidates = [[], []]
+    for first in (0, n):
+        scores, ids = draw_scores(n, seed + first), rng.permutation(n) + first
+        skipped = int(rng.integers(-1, n))
+        push_line(selection, scores, ids, 1, skipped)
+        candidates[1] += [(scores[j], ids[j]) for j in range(n) if j != skipped]
+    check(selection, candidates)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 150), st.integers(1, 9), st.integers(0, 99))
+def test_rows_equal_sorting(n, k, seed):
+    scores = draw_scores((3, n), seed)
+    selection = start_selection(5, k)
+    push_rows(selection, scores, 2, 1000)
+    check(selection, [[], [], *([(line[j], 1000 + j) for j in range(n)] for line in scores)])
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 150), st.integers(1, 9), st.integers(0, 99))
+def test_columns_equal_sorting(n, k, seed):
+    scores = draw_scores((40, n), seed)
+    selection = start_selection(n + 1, k)
+    floors = np.where(np.random.default_rng(seed).random(n) < 0.2, np.inf, -np.inf).astype(np.float32)
+    masked = np.isinf(floors) & (floors > 0)
+    for other, line in enumerate(scores):
+        push_columns(selection, line, other, 1, floors)
+    check(selection, [[], *([] if masked[j] else list(zip(scores[:, j], range(40), strict=True)) for j in range(n))])
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 2 * LANES), st.integers(1, 2 * LANES), st.integers(1, 9), st.integers(0, 99))
+def test_tiles_equal_sorting(n_rows, n_columns, k, seed):
+    tile = 2 * LANES  # rows 0..n_rows, columns from `tile` on; the rest is padding
+    scores = draw_scores((tile, tile), seed)
+    selection = start_selection(tile + n_columns, k)
+    push_tile(selection, scores, (0, n_rows), (tile, tile + n_columns))
+    candidates = [[(scores[i, j], tile + j) for j in range(n_columns)] if i < n_rows else [] for i in range(tile)]
+    candidates += [[(scores[i, j], i) for i in range(n_rows)] for j in range(n_columns)]
+    check(selection, candidates)
+
+
+@pytest.mark.parametrize("n", [1, 2, 63, 64, 65, 128])
+def test_a_diagonal_tile_counts_its_upper_triangle(n):
+    scores = draw_scores((128, 128), n)
+    selection = start_selection(n, 4)
+    push_tile(selection, scores, (0, n), (0, n))
+    check(selection, [[(scores[min(i, j), max(i, j)], j) for j in range(n) if j != i] for i in range(n)])
+
+
+def test_raised_floors_change_nothing_that_is_found():
+    scores = draw_scores((4, 300), 0, n_distinct=90)
+    selection = start_selection(4, 5)
+    for start in range(0, 300, 20):
+        push_rows(selection, scores[:, start : start + 20], 0, start)
+        raise_floors(selection)
+        assert (selection.counts == 5).all()
+        assert (selection.floors[:4] == -np.sort(-scores[:, : start + 20], axis=1)[:, 4]).all()
+    expected = select_best(zip(scores[2], range(300), strict=True), 5)
+    assert [unpack_row(key) for key in sort_best(selection, 2)] == expected[0]
+    check(selection, [list(zip(line, range(300), strict=True)) for line in scores])
+
+
+def test_rows_can_be_written_elsewhere():
+    scores = draw_scores((3, 10), 0)
+    selection = start_selection(3, 2)
+    push_rows(selection, scores, 0, 0)
+    plain = finish_selection(selection)
+    moved = finish_selection(selection, np.array([2, 0, 1], dtype=np.int32))
+    for one, other in zip(plain, moved, strict=True):
+        assert (one == other[[2, 0, 1]]).all()
+
+
+def test_others_are_all_but_one():
+    ids = np.array([[4, 5, 6], [5, 4, 6], [6, 5, 4], [1, 2, 3], [4, 4, 5]])
+    kept = ids[mark_others(ids, np.full(5, 4))].reshape(5, 2)
+    assert kept.tolist() == [[5, 6], [5, 6], [6, 5], [1, 2], [4, 5]]
