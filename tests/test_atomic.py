@@ -133,3 +133,11 @@ def test_only_our_own_leftovers_are_removed(tmp_path):
     assert leftover.exists()
     remove_leftovers(tmp_path)
     assert names(tmp_path) == sorted([*others, ".folder.starfc-abcd_123"])
+
+
+def test_a_private_file_stays_private(tmp_path):
+    (tmp_path / "a.txt").write_text("old")
+    (tmp_path / "a.txt").chmod(0o640)
+    with replacing(tmp_path / "a.txt") as aside:
+        aside.write_text("new")
+    assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640

@@ -81,3 +81,12 @@ def test_wrong_directions(tmp_path, source, target, sentence):
     with pytest.raises(InputError, match=sentence):
         convert_file(tmp_path / source, tmp_path / target)
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_names_that_become_numbers_are_announced(tmp_path, caplog):
+    (tmp_path / "who.csv").write_text("row,label\n0,Ann\n1,Bob\n")
+    convert_file(tmp_path / "who.csv", tmp_path / "who.meta")
+    assert "became numbers" in caplog.text
+    caplog.clear()
+    convert_file(tmp_path / "who.meta", tmp_path / "who.npy")
+    assert not caplog.text

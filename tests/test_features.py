@@ -355,3 +355,10 @@ def test_unknown_endings(tmp_path):
         save_features(Features(ROWS), tmp_path / "x.txt")
     with pytest.raises(InputError, match="ends in ''"):
         load_features(tmp_path / "x")
+
+
+def test_a_dim_that_contradicts_the_file_is_refused(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((3, 4)))
+    assert load_features(tmp_path / "a.npy", dim=4).dim == 4
+    with pytest.raises(InputError, match=r"rows of 4 numbers, dim \(5\) says otherwise"):
+        load_features(tmp_path / "a.npy", dim=5)

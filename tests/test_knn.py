@@ -98,7 +98,7 @@ GOOD = {
         ({**GOOD, "neighbors": np.array([[1], [2]])}, r"row 1 has neighbour ids outside -1\.\.1"),
         ({**GOOD, "neighbors": np.array([[1], [-2]])}, r"row 1 has neighbour ids outside -1\.\.1"),
         ({**GOOD, "neighbors": np.array([[1], [1]])}, "row 1 has itself as a neighbour"),
-        ({**GOOD, "similarities": np.array([[0.5], [np.nan]])}, "row 1 has NaN or infinite"),
+        ({**GOOD, "similarities": np.array([[0.5], [np.nan]])}, "row 1 has similarities outside"),
         ({**GOOD, "order": np.array([0.5])}, "has an order of shape"),
         ({"data": np.zeros((4, 3, 2))}, r"must be numbers \(n, 2, k\)"),
         ({"data": np.zeros((4, 2, 1))}, "at least 2 are needed"),
@@ -173,3 +173,19 @@ def test_recall_counts_what_is_missing():
 def test_recall_of_identical_rows_is_one():
     features = Features(np.ones((30, 3), dtype=np.float32))
     assert measure_recall(features, build_knn(features, k=4, method="exact")) == (1.0, 30)
+
+
+@pytest.mark.parametrize(
+    ("neighbors", "similarities", "sentence"),
+    [
+        ([[1, 1], [0, 2], [0, 1]], [[0.9, 0.8]] * 3, "row 0 has a neighbour twice"),
+        ([[1, 2], [0, 2], [0, 1]], [[0.9, 0.8], [5.0, 0.1], [0.2, 0.1]], "row 1 has similarities outside"),
+        (np.empty((3, 0), np.int32), np.empty((3, 0), np.float32), "lists of 0 neighbours"),
+    ],
+)
+def test_lists_that_are_no_neighbours_are_refused(tmp_path, neighbors, similarities, sentence):
+    np.savez(
+        tmp_path / "g.npz", neighbors=np.array(neighbors, np.int32), similarities=np.array(similarities, np.float32)
+    )
+    with pytest.raises(InputError, match=sentence):
+        load_knn(tmp_path / "g.npz")

@@ -196,3 +196,16 @@ def test_text_that_is_no_utf8(tmp_path):
     for name in ("who.meta", "who.csv"):
         with pytest.raises(InputError, match="not a text file in UTF-8"):
             read(tmp_path, name, "Zoë\n".encode("latin-1"))
+
+
+def test_a_shuffled_table_is_read_in_row_order(tmp_path):
+    (tmp_path / "a.csv").write_text("row,label\n2,9\n0,7\n1,8\n")
+    assert load_labels(tmp_path / "a.csv").tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize("rows", ["0,0,1", "1,2,3", "0,1,x"])
+def test_row_numbers_that_are_no_order_are_refused(tmp_path, rows):
+    lines = "".join(f"{row},5\n" for row in rows.split(","))
+    (tmp_path / "a.csv").write_text("row,label\n" + lines)
+    with pytest.raises(InputError, match="not 0 to 2, each once"):
+        load_labels(tmp_path / "a.csv")

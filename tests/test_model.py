@@ -106,3 +106,21 @@ def test_weights_that_are_not_numbers_are_refused():
     tensors["conv1.bias"][0] = np.nan
     with pytest.raises(ModelError, match="NaN"):
         Model(ModelConfig(dim=3, hidden=(2,)), tensors)
+
+
+def test_another_programs_model_is_not_replaced(tmp_path):
+    folder = tmp_path / "bert"
+    folder.mkdir()
+    for name, text in (("config.json", '{"model_type": "bert"}'), ("model.safetensors", "x"), ("README.md", "x")):
+        (folder / name).write_text(text)
+    with pytest.raises(OutputError, match="holds other files"):
+        random_model(4, (3,)).save(folder)
+    assert "bert" in (folder / "config.json").read_text()
+
+
+@pytest.mark.parametrize("k", [-5, 0, 1.5, True, None, "80"])
+def test_a_garbled_k_is_refused(tmp_path, k):
+    random_model(6, (8,)).save(tmp_path / "model")
+    change_config(tmp_path / "model", k=k)
+    with pytest.raises(ModelError, match="k "):
+        load_model(tmp_path / "model")

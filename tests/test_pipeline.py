@@ -198,6 +198,8 @@ def test_workdir_is_reused_and_never_mistaken(tmp_path, monkeypatch):
     [
         ({"k": 480}, r"k \(480\) must be smaller than the number of vectors \(480\); pass k=479 or fewer"),
         ({"k": 0}, r"k \(0\) must be at least 1"),
+        ({"k": 2.5}, r"k \(2.5\) must be a whole number"),
+        ({"seed": -1}, r"seed \(-1\) must be 0 or more"),
         ({"scorer": "gcn"}, "needs a model"),
         ({"scorer": "magic"}, "must be one of"),
         ({"aggregate": "median"}, "must be one of"),

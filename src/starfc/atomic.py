@@ -22,6 +22,9 @@ from .errors import OutputError
 _TEMPORARY_NAME = re.compile(r"\..+\.starfc-[a-z0-9_]{8}(\.[^.]*)?")
 
 
+PICTURE_ENDINGS = (".png", ".svg", ".pdf")
+
+
 def require_writable(target: Path) -> None:
     """Refuse a target that cannot be written, before any work is done for it."""
     _require_parent(target)
@@ -29,6 +32,12 @@ def require_writable(target: Path) -> None:
         raise OutputError(f"output {target} is a folder; give a file name")
     if target.exists() and not target.is_file():
         raise OutputError(f"output {target} is a device or pipe, which cannot be replaced; give a file name")
+
+
+def require_picture_ending(target: Path) -> None:
+    """Refuse a file name that is no picture, before any work is done for it."""
+    if target.suffix.lower() not in PICTURE_ENDINGS:
+        raise OutputError(f"output {target} ends in '{target.suffix}'; pictures are {', '.join(PICTURE_ENDINGS)}")
 
 
 def require_folder_writable(target: Path) -> None:
@@ -66,7 +75,8 @@ def replacing(target: Path) -> Iterator[Path]:
         try:
             yield aside
             _flush_to_disk(aside)
-            aside.chmod(0o666 & ~_umask())
+            # what was private stays private
+            aside.chmod(place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask())
             aside.replace(place)
         finally:
             aside.unlink(missing_ok=True)

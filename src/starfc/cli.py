@@ -117,7 +117,7 @@ def commands() -> None:
 @click.option("--knn-graph", type=Path, help="Ready-made kNN graph (.npz, either layout).")
 @click.option("--recall", type=_SHARE, default=0.95, show_default=True, help="Recall asked of --knn cells.")
 @click.option("--workdir", type=Path, help="Folder for finished stages; the same command goes on where it was stopped.")
-@click.option("--memory-gb", type=float, help="Refuse to start if more is needed.")
+@click.option("--memory-gb", type=click.FloatRange(min=0, min_open=True), help="Refuse to start if more is needed.")
 @_dim_option
 @_common_options
 def cluster(
@@ -163,7 +163,7 @@ def sweep(
     **settings: Any,  # noqa: ANN401
 ) -> None:  # fmt: skip
     """Show what other thresholds would give: F with labels, else the number of clusters."""
-    from .atomic import require_writable
+    from .atomic import require_picture_ending, require_writable
     from .features import load_features
     from .labels import load_labels
     from .pipeline import cluster as run
@@ -171,6 +171,7 @@ def sweep(
     from .threads import limited_threads
 
     if output is not None:
+        require_picture_ending(output)
         require_writable(output)
     grid = {name: _parse_grid(name, text) for name, text in (("tau1", tau1), ("tau2", tau2))}
     rows = load_features(features, dim=dim)
@@ -188,6 +189,10 @@ def sweep(
         text = "".join(f"{'none' if value is None else f'{value:.3g}':>7}" for value in (row.tau1, row.tau2))
         scores = f"{row.pairwise_f:>9.4f}{row.bcubed_f:>9.4f}" if labels else ""
         lines.append(f"{text}{row.n_clusters:>10}{row.largest:>9}{scores}")
+    used = result.settings
+    lines.append(
+        f"scores: {used.scorer}; {used.aggregate} intimacy on {used.edges} edges; clusters by {used.partition}"
+    )
     _print({"rows": [row.as_dict() for row in table]}, as_json, "\n".join(lines))
 
 

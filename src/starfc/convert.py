@@ -7,13 +7,16 @@ decides.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from .atomic import require_writable
 from .errors import InputError
 from .features import FEATURE_ENDINGS, import_parquet, is_list, load_features, map_npy, reading, save_features
-from .labels import LABEL_ENDINGS, load_labels, save_labels
+from .labels import LABEL_ENDINGS, holds_names, load_labels, save_labels
 from .progress import Progress, silent
+
+logger = logging.getLogger(__name__)
 
 
 def convert_file(
@@ -44,6 +47,8 @@ def convert_file(
     require_writable(target)
     if kind == "labels":
         labels = load_labels(source)
+        if holds_names(source):
+            logger.warning("the names in %s became numbers by first appearance, from 0", source)
         save_labels(labels, target)
         return kind, len(labels)
     features = load_features(source, dim=dim)

@@ -160,7 +160,10 @@ def load_features(path: str | Path, *, dim: int | None = None) -> Features:
     if ending not in FEATURE_ENDINGS:
         raise InputError(f"{path} ends in '{path.suffix}'; features must be one of {', '.join(FEATURE_ENDINGS)}")
     with reading(path):
-        return Features(_map_bin(path, dim) if ending == ".bin" else readers[ending](path), str(path))
+        features = Features(_map_bin(path, dim) if ending == ".bin" else readers[ending](path), str(path))
+    if dim is not None and dim != features.dim:
+        raise InputError(f"{path} has rows of {features.dim} numbers, dim ({dim}) says otherwise; leave it out")
+    return features
 
 
 @contextmanager

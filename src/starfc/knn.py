@@ -279,6 +279,8 @@ def _check_graph(
             f"{path} has neighbors of shape {neighbors.shape} and similarities of shape {similarities.shape}; "
             f"both must be (n, k)"
         )
+    if neighbors.shape[1] < 1:
+        raise InputError(f"{path} has lists of 0 neighbours; build the graph with k of at least 1")
     if neighbors.dtype.kind not in "iu" or similarities.dtype.kind != "f":
         raise InputError(
             f"{path} has neighbors of type {neighbors.dtype} and similarities of type {similarities.dtype}; "
@@ -316,9 +318,13 @@ def _check_rows(neighbors: NDArray[Any], similarities: NDArray[Any], start: int,
         raise InputError(
             f"{path} row {int(rows[own][0, 0])} has itself as a neighbour; remove each row from its own list"
         )
-    odd = ~np.isfinite(similarities).all(axis=1)
+    ordered = np.sort(neighbors, axis=1)
+    twice = ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).any(axis=1)
+    if twice.any():
+        raise InputError(f"{path} row {int(rows[twice][0, 0])} has a neighbour twice; the graph is damaged")
+    odd = ~(np.abs(similarities) <= 1 + 1e-3).all(axis=1)  # NaN is not <= anything
     if odd.any():
-        raise InputError(f"{path} row {int(rows[odd][0, 0])} has NaN or infinite similarities; the graph is damaged")
+        raise InputError(f"{path} row {int(rows[odd][0, 0])} has similarities outside -1..1; they must be cosines")
 
 
 def _as_native(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

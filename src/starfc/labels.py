@@ -74,14 +74,21 @@ def load_labels(path: str | Path, *, n_expected: int | None = None) -> NDArray[n
     array([ 7,  7, -1])
     """
     path = Path(path)
-    readers = {".npy": map_npy, ".meta": _read_meta, ".csv": _read_csv, ".parquet": _read_parquet}
-    if path.suffix.lower() not in readers:
+    if path.suffix.lower() not in _READERS:
         raise InputError(f"{path} ends in '{path.suffix}'; labels must be one of {', '.join(LABEL_ENDINGS)}")
     with reading(path):
-        labels = as_labels(readers[path.suffix.lower()](path), str(path))
+        labels = as_labels(_READERS[path.suffix.lower()](path), str(path))
     if n_expected is not None and len(labels) != n_expected:
         raise InputError(f"{path} has {len(labels)} labels for {n_expected} faces; there must be one per face")
     return labels
+
+
+def holds_names(path: Path) -> bool:
+    """Tell whether a file names people by text, which becomes numbers when it is read."""
+    if path.suffix.lower() == ".npy":
+        return map_npy(path).dtype.kind in "US"
+    values = _READERS[path.suffix.lower()](path)
+    return values.dtype.kind in "OUS" and _read_numbers({str(value) for value in values if value is not None}) is None
 
 
 def save_labels(labels: NDArray[np.int64], path: str | Path) -> None:
@@ -154,14 +161,27 @@ def _read_csv(path: Path) -> NDArray[Any]:
         header = [name.strip().lower() for name in first]
         named = [header.index(name) for name in _COLUMN_NAMES if name in header]
         column = named[0] if named else len(first) - 1
-        cells = []
+        numbered = header.index("row") if named and "row" in header else column
+        cells, row_numbers = [], []
         for line in lines:
-            if len(line) <= column:
+            if len(line) <= max(column, numbered):
                 raise InputError(f"{path} line {reader.line_num} has no column {column + 1}; all lines need it")
             cells.append(line[column].strip())
+            row_numbers.append(line[numbered].strip())
+    if numbered != column:
+        return np.array(cells, dtype=object)[_order_rows(row_numbers, path)]
     if not named and not _is_header(first[column].strip(), cells):
         cells.insert(0, first[column].strip())
     return np.array(cells, dtype=object)
+
+
+def _order_rows(row_numbers: list[str], path: Path) -> NDArray[np.int64]:
+    """Return the order that sorts the lines of a `row,label` table, which a spreadsheet may have shuffled."""
+    known = _read_numbers(row_numbers)
+    numbers = [known[text] for text in row_numbers] if known is not None else []
+    if sorted(numbers) != list(range(len(row_numbers))):
+        raise InputError(f"{path} has a column 'row' that is not 0 to {len(row_numbers) - 1}, each once; complete it")
+    return np.argsort(np.array(numbers))
 
 
 def _is_header(first: str, others: list[str]) -> bool:
@@ -207,3 +227,6 @@ def _write_parquet(labels: NDArray[np.int64], aside: Path) -> None:
     import pyarrow as arrow
 
     parquet.write_table(arrow.table({"label": labels}), aside)
+
+
+_READERS = {".npy": map_npy, ".meta": _read_meta, ".csv": _read_csv, ".parquet": _read_parquet}

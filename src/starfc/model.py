@@ -45,6 +45,13 @@ class ModelConfig:
     partition: str = "components"
     training: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        if type(self.k) is not int or self.n_neighbors < 1:
+            raise ModelError(f"the model's k ({self.k}) must be a whole number of 1 or more; train it again")
+        for name, value in (("tau_1", self.tau1), ("tau_2", self.tau2)):
+            if value is not None and not -1 <= value <= 1:
+                raise ModelError(f"the model's {name} ({value}) must be between -1 and 1; train it again")
+
     @property
     def n_neighbors(self) -> int:
         """Neighbours per face, the face itself not counted."""
@@ -133,11 +140,20 @@ class Model:
 def require_model_target(folder: Path) -> None:
     """Refuse a folder that cannot be written, or that holds anything but an older model: saving replaces it whole."""
     require_folder_writable(folder)
-    foreign = {path.name for path in folder.iterdir()} - set(_FILES) if folder.is_dir() else set()
+    found = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    foreign = found if found and not _is_ours(folder) else found - set(_FILES)
     if foreign:
         raise OutputError(
             f"output folder {folder} holds other files than a model ({min(foreign)}); choose a new or empty folder"
         )
+
+
+def _is_ours(folder: Path) -> bool:
+    """Tell whether a folder's config.json says that it is a starfc model."""
+    try:
+        return bool(json.loads((folder / "config.json").read_text(encoding="utf-8"))["format"] == "starfc-model")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def expected_shapes(dim: int, hidden: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
@@ -157,7 +173,8 @@ def load_model(folder: str | Path) -> Model:
 
     folder = Path(folder)
     if not folder.is_dir():
-        raise ModelError(f"model folder {folder} does not exist; give the folder that 'starfc train -o' wrote")
+        what = "is a file" if folder.is_file() else "does not exist"
+        raise ModelError(f"model folder {folder} {what}; give the folder that 'starfc train -o' wrote")
     try:
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         tensors = load((folder / "model.safetensors").read_bytes())
@@ -188,8 +205,8 @@ def _config_from_json(raw: dict[str, Any], folder: Path) -> ModelConfig:
             dim=int(raw["dim"]),
             hidden=hidden,
             scorer=str(raw["scorer"]),
-            k=int(raw["k"]),
-            k_counts_self=bool(raw["k_counts_self"]),
+            k=raw["k"],
+            k_counts_self=raw["k_counts_self"] is True,
             tau1=float(raw["tau_1"]),
             tau2=None if raw["tau_2"] is None else float(raw["tau_2"]),
             aggregate=str(raw["aggregate"]),
@@ -197,8 +214,12 @@ def _config_from_json(raw: dict[str, Any], folder: Path) -> ModelConfig:
             partition=str(raw["partition"]),
             training=dict(raw["training"]),
         )
+    except ModelError:
+        raise
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{folder / 'config.json'} lacks or garbles {error}; copy or train the model again") from error
+        raise ModelError(
+            f"{folder / 'config.json'} lacks or garbles a setting ({error}); train the model again"
+        ) from error
 
 
 def import_checkpoint(backbone: str | Path, head: str | Path) -> Model:

@@ -67,6 +67,8 @@ class Settings:
         ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} ('{getattr(self, name)}') must be one of {', '.join(allowed)}")
+        if self.seed < 0:
+            raise InputError(f"seed ({self.seed}) must be 0 or more")
         for name, lowest in (("tau1", -1.0), ("tau2", 0.0)):
             value = getattr(self, name)
             if value is not None and not lowest <= value <= 1.0:
@@ -315,6 +317,10 @@ class _Run:
 
 def peak_rss_gb() -> float:
     """Return the largest resident memory of this process so far, in GB."""
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage keeps the peak of the process that started this one
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) * 1024 / 1e9
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 1e9 if sys.platform == "darwin" else peak * 1024 / 1e9
 
@@ -355,6 +361,10 @@ def _settle(
 
 def _settle_neighbors(n: int, model: Model | None, graph: KnnGraph | None, k: int | None) -> int:
     """Return the neighbours per face: the caller's k is checked, a default one is cut to what there is."""
+    if n < 2:
+        raise InputError(f"there are {n} vectors; clustering needs at least 2")
+    if k is not None and (isinstance(k, bool) or not isinstance(k, int | np.integer)):
+        raise InputError(f"k ({k!r}) must be a whole number; leave it out for the default")
     counts_self = int(model is not None and model.config.k_counts_self)
     available = graph.neighbors.shape[1] if graph is not None else n - 1
     if k is None:
@@ -364,7 +374,7 @@ def _settle_neighbors(n: int, model: Model | None, graph: KnnGraph | None, k: in
             f"k ({k}) is more than the {available} neighbours of the given kNN graph; pass k={available} or fewer"
         )
     if k - counts_self < 1:
-        raise InputError(f"k ({k}) must be at least {1 + counts_self}")
+        raise InputError(f"k ({k}) must be at least {1 + counts_self}; leave it out for the default")
     if k - counts_self >= n:
         raise InputError(
             f"k ({k}) must be smaller than the number of vectors ({n}); pass k={n - 1 + counts_self} or fewer"
