@@ -144,6 +144,8 @@ def test_rethreshold_equals_a_new_run():
         np.testing.assert_array_equal(first.rethreshold(**changes).labels, again.labels)
     with pytest.raises(InputError, match="cannot be changed"):
         first.rethreshold(scorer="cosine")
+    with pytest.raises(InputError, match="tau3 is no setting"):
+        first.rethreshold(tau3=1.0)
 
 
 def test_only_parsing_and_only_refinement():
@@ -167,6 +169,8 @@ def test_ready_made_graph_gives_the_same_labels(tmp_path):
     np.testing.assert_array_equal(starfc.cluster(rows, k=20, knn_graph=tmp_path / "graph.npz").labels, labels)
     with pytest.raises(InputError, match="more than the 30 neighbours"):
         starfc.cluster(rows, k=31, knn_graph=graph)
+    with pytest.raises(InputError, match="480 rows for 100 faces"):
+        starfc.cluster(rows[:100], k=20, knn_graph=graph)
 
 
 def test_workdir_is_reused_and_never_mistaken(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 import starfc
+from starfc.errors import InputError
 from starfc.metrics import evaluate
 from starfc.plots import draw_sweep
 from starfc.sweep import sweep_thresholds
@@ -40,3 +41,10 @@ def test_the_picture_is_drawn(tmp_path, labelled):
     )
     draw_sweep(table, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("grid", [{"tau1": [0.5], "tau2": [0.3, 7.0]}, {"tau1": [0.5, 7.0], "tau2": [None]}])
+def test_thresholds_out_of_range_are_refused(grid):
+    clusters = starfc.cluster(clustered()[0])
+    with pytest.raises(InputError, match=r"\(7.0\) must be between"):
+        sweep_thresholds(clusters.scored, clusters.settings, **grid)

@@ -32,8 +32,6 @@ def main() -> None:
     debug = "--debug" in sys.argv
     try:
         commands(prog_name="starfc", standalone_mode=False)
-    except click.exceptions.Exit as stop:
-        sys.exit(stop.exit_code)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)

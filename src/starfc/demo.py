@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .errors import OutputError
 from .features import load_features
 from .labels import load_labels
@@ -124,5 +127,6 @@ def run_demo(
     return DemoResult(tuple(_make_row(name, truth, found) for name, found in clusters.items()), picture, folder)
 
 
-def _make_row(name: str, truth: Any, found: Clusters) -> DemoRow:  # noqa: ANN401
+def _make_row(name: str, truth: NDArray[np.int64], found: Clusters) -> DemoRow:
+    """Evaluate one result."""
     return DemoRow(name, evaluate(truth, found.labels), found.seconds["total"])

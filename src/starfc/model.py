@@ -48,9 +48,9 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if type(self.k) is not int or self.n_neighbors < 1:
             raise ModelError(f"the model's k ({self.k}) must be a whole number of 1 or more; train it again")
-        for name, value in (("tau_1", self.tau1), ("tau_2", self.tau2)):
-            if value is not None and not -1 <= value <= 1:
-                raise ModelError(f"the model's {name} ({value}) must be between -1 and 1; train it again")
+        for name, value, lowest in (("tau_1", self.tau1, -1), ("tau_2", self.tau2, 0)):
+            if value is not None and not lowest <= value <= 1:
+                raise ModelError(f"the model's {name} ({value}) must be between {lowest} and 1; train it again")
 
     @property
     def n_neighbors(self) -> int:

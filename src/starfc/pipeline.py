@@ -123,7 +123,7 @@ class Clusters:
         }
 
     def rethreshold(self, **changes: Any) -> Clusters:  # noqa: ANN401
-        """Prune and partition the same scores with other settings (tau1, tau2, aggregate, edges, partition).
+        """Prune and partition the same scores with other settings (tau1, tau2, aggregate, edges, partition, seed).
 
         >>> import starfc
         >>> rows = np.random.default_rng(0).normal(size=(50, 8))
@@ -134,10 +134,16 @@ class Clusters:
         fixed = {"n_neighbors", "k_counts_self", "scorer"} & changes.keys()
         if fixed:
             raise InputError(f"{', '.join(sorted(fixed))} cannot be changed without scoring again; call cluster()")
+        unknown = changes.keys() - Settings.__dataclass_fields__.keys()
+        if unknown:
+            raise InputError(
+                f"{', '.join(sorted(unknown))} is no setting; use tau1, tau2, aggregate, edges, partition or seed"
+            )
         started = time.perf_counter()
         settings = replace(self.settings, **changes)
         labels = _partition(self.scored, settings)
-        return replace(self, labels=labels, settings=settings, seconds={"total": time.perf_counter() - started})
+        seconds = {"total": time.perf_counter() - started}
+        return replace(self, labels=labels, settings=settings, seconds=seconds, notes=())
 
     def save(self, path: str | Path) -> None:
         """Write the labels as `.npy`, `.csv`, `.parquet` or `.meta`."""
@@ -213,6 +219,10 @@ def cluster(
     features = as_features(X)
     loaded = load_model(model) if isinstance(model, str | Path) else model
     graph = load_knn(knn_graph, n_expected=len(features)) if isinstance(knn_graph, str | Path) else knn_graph
+    if graph is not None and len(graph.neighbors) != len(features):
+        raise InputError(
+            f"the kNN graph has {len(graph.neighbors)} rows for {len(features)} faces; build it from these features"
+        )
     settings = _settle(features, loaded, graph, k, scorer, tau1, tau2, aggregate, edges, partition, seed)
     if loaded is not None and settings.scorer == "gcn":
         loaded.require_dim(features.dim)
@@ -256,8 +266,7 @@ class _Run:
         with self.timed("threshold"):
             found, reason = find_threshold(features, seed=seed)
         self.notes.append(
-            f"no model and no tau1 given: edges are scored by cosine, threshold {found:.3f} found from the data"
-            f" ({reason})"
+            f"no tau1 given: edges are scored by cosine, threshold {found:.3f} found from the data ({reason})"
         )
         logger.info(self.notes[-1])
         return replace(settings, tau1=found)
@@ -371,7 +380,8 @@ def _settle_neighbors(n: int, model: Model | None, graph: KnnGraph | None, k: in
         return max(1, min((model.config.k if model else DEFAULT_K) - counts_self, available))
     if graph is not None and k - counts_self > available:
         raise InputError(
-            f"k ({k}) is more than the {available} neighbours of the given kNN graph; pass k={available} or fewer"
+            f"k ({k}) is more than the {available} neighbours of the given kNN graph;"
+            f" pass k={available + counts_self} or fewer"
         )
     if k - counts_self < 1:
         raise InputError(f"k ({k}) must be at least {1 + counts_self}; leave it out for the default")
@@ -386,7 +396,7 @@ def _require_memory(features: Features, settings: Settings, model: Model | None,
     """Refuse to start what will not fit."""
     if memory_gb is None:
         return
-    per_face = 4 * features.dim + 12 * settings.n_neighbors
+    per_face = 4 * features.dim + 34 * settings.n_neighbors
     if settings.scorer == "gcn" and model is not None:
         per_face += 8 * (2 * settings.n_neighbors + 1) + 4 * sum(model.config.hidden) + 8 * model.config.hidden[-1]
     needed = 0.3 + per_face * len(features) / 1e9

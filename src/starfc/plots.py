@@ -112,10 +112,11 @@ def _draw_scores(axis: Any, truth: NDArray[np.int64], scored: ScoredEdges, tau1:
     """Draw the distribution of edge scores within and between people (the paper's score figure)."""
     graph: EdgeGraph = parse_edges(scored, None)
     sources = np.repeat(truth, np.diff(graph.offsets))
-    same = (sources == truth[graph.targets]) & (sources >= 0)
+    known = (sources >= 0) & (truth[graph.targets] >= 0)
+    same = known & (sources == truth[graph.targets])
     bins = np.linspace(min(0.0, float(graph.scores.min())), 1.0, 51)
     axis.hist(graph.scores[same], bins=bins, color="#2a9d8f", alpha=0.75, label="same person")
-    axis.hist(graph.scores[~same], bins=bins, color="#e76f51", alpha=0.75, label="different people")
+    axis.hist(graph.scores[known & ~same], bins=bins, color="#e76f51", alpha=0.75, label="different people")
     if tau1 is not None:
         axis.axvline(tau1, color="black", linewidth=1, linestyle="--", label=f"$\\tau_1$ = {tau1:.2f}")
     axis.set(xlabel="edge score", ylabel="edges")

@@ -7,6 +7,7 @@ per tau_1.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -73,6 +74,8 @@ def sweep_thresholds(
     >>> [row.n_clusters for row in table][-1]
     60
     """
+    for first, second in itertools.product(tau1, tau2):
+        replace(settings, tau1=first, tau2=second)  # refuses what is out of range, before any work
     table = []
     progress("sweep", 0, len(tau1) * len(tau2))
     for first in tau1:
