@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 
+import click
 import numpy as np
 import pytest
 
 from starfc import __version__
-from starfc.cli import commands
+from starfc.cli import COMMANDS, commands
 from starfc.labels import save_labels
 from starfc.model import Model, ModelConfig, expected_shapes
 from starfc.terminal import ProgressBars
@@ -34,7 +35,7 @@ def start(*arguments, **options):
 # help
 
 
-@pytest.mark.parametrize("name", sorted(commands.commands))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_every_command_has_help_and_the_common_options(run, name):
     outcome = run(name, "--help")
     assert (outcome.code, outcome.err) == (0, "")
@@ -45,10 +46,9 @@ def test_every_command_has_help_and_the_common_options(run, name):
 
 
 def test_the_contracts_commands_and_options():
-    assert {"cluster", "train", "evaluate", "knn", "synth", "convert", "import-checkpoint", "demo"} <= set(
-        commands.commands
-    )
-    options = {option for parameter in commands.commands["cluster"].params for option in parameter.opts}
+    assert {"cluster", "train", "evaluate", "knn", "synth", "convert", "import-checkpoint", "demo"} <= set(COMMANDS)
+    cluster = commands.get_command(click.Context(commands), "cluster")
+    options = {option for parameter in cluster.params for option in parameter.opts}
     assert {
         "-o", "--model", "--k", "--scorer", "--tau1", "--tau2", "--aggregate", "--edges", "--partition", "--knn",
         "--knn-graph", "--workdir", "--memory-gb", "--dim",
