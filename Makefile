@@ -4,14 +4,14 @@ BIN := .venv/bin
 INSTALLED := .venv/.installed
 ALL_INSTALLED := .venv/.all-installed
 
-.PHONY: install demo test lint bench clean
+.PHONY: install demo test lint bench chromium clean
 
 install: $(ALL_INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/starfc demo -o demo
 
-test: $(INSTALLED)
+test: $(INSTALLED) chromium
 	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=90
 
 lint: $(INSTALLED)
@@ -32,6 +32,12 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
+
+# The browser of the review page's tests; without it they are skipped, except in CI.
+chromium:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	|| (apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium chromium-driver) >/dev/null 2>&1 \
+	|| echo "no chromium: the browser tests will be skipped"
 
 # Every extra.
 $(ALL_INSTALLED): $(INSTALLED)

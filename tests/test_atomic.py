@@ -3,11 +3,20 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 
 import pytest
 
 from starfc import atomic
-from starfc.atomic import remove_leftovers, replacing, replacing_folder, require_writable, write_json
+from starfc.atomic import (
+    remove_leftovers,
+    remove_leftovers_of,
+    replacing,
+    replacing_folder,
+    require_writable,
+    temporary_folder,
+    write_json,
+)
 from starfc.errors import OutputError
 
 
@@ -141,3 +150,36 @@ def test_a_private_file_stays_private(tmp_path):
     with replacing(tmp_path / "a.txt") as aside:
         aside.write_text("new")
     assert (tmp_path / "a.txt").stat().st_mode & 0o777 == 0o640
+
+
+@pytest.mark.parametrize("error", [None, RuntimeError("bug"), KeyboardInterrupt()])
+def test_a_temporary_folder_is_removed_however_it_ends(tmp_path, error):
+    try:
+        with temporary_folder(tmp_path / "labels.npy") as folder:
+            (folder / "deep").mkdir()
+            (folder / "deep" / "file").write_text("x")
+            remove_leftovers_of(tmp_path / "labels.npy")  # of another run: leaves what is in use
+            assert (folder / "deep" / "file").exists()
+            if error is not None:
+                raise error
+    except (RuntimeError, KeyboardInterrupt) as caught:
+        assert caught is error
+    assert names(tmp_path) == []
+
+
+def test_what_killed_runs_left_beside_a_target_is_removed(tmp_path):
+    pid = os.fork()
+    if pid == 0:
+        target = tmp_path / "a[1].npy"
+        begun = [replacing(target), temporary_folder(target), replacing(tmp_path / "b.npy")]
+        (tmp_path / [context.__enter__() for context in begun][1] / "big.npy").write_text("x")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    (tmp_path / ".a[1].npy.starfc-notours").write_text("mine")
+    (tmp_path / ".a[1].npy.starfc-abcd_123").mkdir()  # without a lock: not of a run
+    assert len(names(tmp_path)) == 5
+    with replacing(tmp_path / "a[1].npy") as aside:
+        remove_leftovers_of(tmp_path / "a[1].npy")
+        assert aside.exists()
+    left = [name for name in names(tmp_path) if not name.startswith(".b.npy.starfc-")]
+    assert left == [".a[1].npy.starfc-abcd_123", ".a[1].npy.starfc-notours", "a[1].npy"]

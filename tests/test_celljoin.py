@@ -1,111 +1,80 @@
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from starfc import centres, rowstore
-from starfc.features import Features
-from starfc.knn import build_knn, join_rows, measure_recall
-from starfc.synth import make_faces
-from starfc.threads import limited_threads
+from starfc import celljoin
+from starfc.cells import Cells
+from starfc.centres import Coarse
+from starfc.steps import Steps
 
-
-def build(rows, k=10, **options):
-    return build_knn(Features(rows), k=k, method="cells", **options)
-
-
-def check_graph(graph, rows):
-    """Whatever was missed, what is there must be right: real similarities, best first, nobody twice, never self."""
-    n, k = graph.neighbors.shape
-    found = np.einsum("nd,nkd->nk", rows, rows[graph.neighbors])
-    np.testing.assert_allclose(graph.similarities, found, atol=2e-6)
-    assert (graph.neighbors >= 0).all()
-    assert not (graph.neighbors == np.arange(n)[:, None]).any()
-    assert (np.diff(np.sort(graph.neighbors, axis=1), axis=1) > 0).all()
-    assert (np.lexsort((graph.neighbors, -graph.similarities), axis=1) == np.arange(k)).all()
-    assert (np.sort(graph.order) == np.arange(n)).all()
+EMPTY = np.empty((0, 1), np.float32)
 
 
-@pytest.fixture(scope="module")
-def faces():
-    return make_faces(6000, people=150, dim=48, seed=3)[0]
+def join(rows, starts, probes, k, order=None):
+    """Join rows of which cell i is starts[i]..starts[i+1]; order says which row stands at each place."""
+    n = len(rows)
+    order = np.arange(n, dtype=np.int32) if order is None else order
+    cells = Cells(order, np.asarray(starts), Coarse(EMPTY, np.empty(0, np.int32), EMPTY, np.zeros(1, np.int64)))
+    steps = Steps()
+    return celljoin.join_cells(rows[order], cells, probes, k, steps.open("join"), steps)
 
 
-@pytest.mark.parametrize(("recall", "k"), [(0.9, 10), (0.95, 30), (0.99, 80)])
-def test_recall_is_what_was_asked_for(faces, recall, k):
-    graph = build(faces, k=k, recall=recall)
-    check_graph(graph, faces)
-    exact = join_rows(faces, k)
-    shared = [len(np.intersect1d(one, other)) for one, other in zip(graph.neighbors, exact.neighbors, strict=True)]
-    assert np.mean(shared) / k >= recall
-    assert measure_recall(Features(faces), graph, n_queries=6000)[0] == pytest.approx(np.mean(shared) / k, abs=1e-3)
+def join_slowly(rows, starts, probes, k, order):
+    """Compare each place with its cell, the cells it probes and those that probe its cell, one by one."""
+    owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    stored = rows[order].astype(np.float64)
+    expected = []
+    for place in range(len(rows)):
+        seen = [
+            other
+            for other in range(len(rows))
+            if other != place
+            and (owners[other] == owners[place] or owners[other] in probes[place] or owners[place] in probes[other])
+        ]
+        seen.sort(key=lambda other: (-stored[other] @ stored[place], order[other]))
+        expected.append(seen[:k])
+    return expected
 
 
-def test_threads_do_not_change_a_bit(faces):
-    graphs = []
-    for threads in (1, 2):
-        with limited_threads(threads):
-            graphs.append(build(faces))
-    for name in ("neighbors", "similarities", "order"):
-        assert (getattr(graphs[0], name) == getattr(graphs[1], name)).all()
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 999), st.integers(1, 6), st.integers(0, 4), st.integers(1, 12), st.sampled_from([4, 9, 4096]))
+def test_the_join_equals_a_search(seed, n_cells, n_probes, k, block_rows):
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 9, n_cells)
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    n = int(starts[-1])
+    rows = rng.standard_normal((n, 5)).astype(np.float32)
+    order = rng.permutation(n).astype(np.int32)
+    owners = np.repeat(np.arange(n_cells), sizes)
+    probes = np.full((n, n_probes), -1, dtype=np.int32)
+    for place in range(n):
+        others = rng.permutation(np.delete(np.arange(n_cells), owners[place]))[:n_probes]
+        probes[place, : len(others)] = others
+    before, celljoin._BLOCK_ROWS = celljoin._BLOCK_ROWS, block_rows
+    try:
+        lists, similarities = join(rows, starts, probes, k, order)
+    finally:
+        celljoin._BLOCK_ROWS = before
+    stored = rows[order]
+    for place, expected in enumerate(join_slowly(rows, starts, probes, k, order)):
+        assert lists[place, : len(expected)].tolist() == expected
+        assert (lists[place, len(expected) :] == -1).all() and (similarities[place, len(expected) :] == 0).all()
+        np.testing.assert_allclose(
+            similarities[place, : len(expected)], stored[expected] @ stored[place], atol=1e-5, rtol=1e-5
+        )
 
 
-def test_seed_matters_and_is_enough(faces):
-    first, again, other = (build(faces, seed=seed) for seed in (1, 1, 2))
-    assert (first.neighbors == again.neighbors).all()
-    assert (first.order != other.order).any()
+def test_blocks_hold_whole_cells(monkeypatch):
+    monkeypatch.setattr(celljoin, "_BLOCK_ROWS", 10)
+    edges = celljoin._cut_blocks(np.array([0, 3, 30, 31, 39, 41]))
+    assert edges[0] == 0 and edges[-1] == 41 and set(edges.tolist()) <= {0, 3, 30, 31, 39, 41}
 
 
-def test_half_precision_costs_little(faces, monkeypatch):
-    monkeypatch.setattr(rowstore, "_WIDE_NUMBERS", 0)
-    graph = build(faces)
-    assert measure_recall(Features(faces), graph)[0] >= 0.94
-    found = np.einsum("nd,nkd->nk", faces, faces[graph.neighbors])
-    np.testing.assert_allclose(graph.similarities, found, atol=1e-3)
-
-
-def test_groups_of_cells_lose_little(faces, monkeypatch):
-    monkeypatch.setattr(centres, "_FLAT_CELLS", 0)
-    monkeypatch.setattr(centres, "_N_GROUPS", 24)
-    graph = build(faces)
-    check_graph(graph, faces)
-    assert measure_recall(Features(faces), graph)[0] >= 0.94
-
-
-def test_identical_rows(caplog):
-    rows = np.full((3000, 16), 0.25, dtype=np.float32)
-    with caplog.at_level("DEBUG", "starfc.probes"):
-        graph = build(rows, k=80)
-    check_graph(graph, rows)
-    assert measure_recall(Features(rows), graph)[0] == 1
-    # Any of the copies is a right answer, so there is nothing to gain from looking far.
-    assert "3 probes find 1.0000" in caplog.text
-
-
-def test_one_person_with_half_of_the_faces_and_many_copies(faces):
-    rng = np.random.default_rng(0)
-    rows = faces.copy()
-    rows[rng.permutation(6000)[:3000]] = rows[7]
-    crowd = rng.permutation(6000)[:1500]
-    rows[crowd] = rows[11] + 0.02 * rng.standard_normal((1500, 48)).astype(np.float32)
-    rows = Features(rows).read(0, 6000)
-    graph = build(rows, k=30)
-    check_graph(graph, rows)
-    assert measure_recall(Features(rows), graph)[0] >= 0.94
-
-
-def test_rows_without_structure():
-    rows = Features(np.random.default_rng(0).standard_normal((2500, 12))).read(0, 2500)
-    graph = build(rows, k=5)
-    check_graph(graph, rows)
-    assert measure_recall(Features(rows), graph)[0] >= 0.94
-
-
-@pytest.mark.parametrize("raw", ["<f2", ">f4", "<f8"])
-def test_any_float(faces, raw):
-    graph = build(faces.astype(raw)[::2], k=5)
-    assert graph.neighbors.shape == (3000, 5)
-
-
-def test_few_rows_are_joined_exactly():
-    rows = Features(np.random.default_rng(0).standard_normal((300, 8))).read(0, 300)
-    assert (build(rows, k=7).neighbors == join_rows(rows, 7).neighbors).all()
-    assert build(rows, k=299).neighbors.shape == (300, 299)
+@pytest.mark.parametrize("n", [2, 300, 700])
+def test_a_large_cell_is_joined_with_itself(n):
+    rows = np.random.default_rng(0).standard_normal((n, 3)).astype(np.float32)
+    lists, _ = join(rows, [0, n], np.empty((n, 0), np.int32), 4)
+    scores = rows @ rows.T
+    np.fill_diagonal(scores, -np.inf)
+    assert (lists[:, : min(4, n - 1)] == np.argsort(-scores, axis=1, kind="stable")[:, : min(4, n - 1)]).mean() > 0.99

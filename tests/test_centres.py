@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from starfc.centres import (
-    assign_cells,
     assign_nearest,
+    assign_rows,
+    average_cells,
     average_rows,
     group_centres,
     invert_lists,
@@ -25,51 +26,57 @@ def faces():
     return make_faces(6000, people=150, dim=48, seed=3)[0]
 
 
+def group(centres):
+    with start_workers() as pool:
+        return group_centres(centres, 0, pool)
+
+
 def sort_all(rows, centres):
     return np.argsort(-(rows @ centres.T), axis=1, kind="stable")
 
 
 def test_ranking_equals_sorting_all_scores(faces):
-    coarse = group_centres(faces[:150], 0)
-    with start_workers() as pool:
-        ranked = rank_cells(faces, np.arange(500, dtype=np.int32), coarse, 7, pool)
-    assert (ranked == sort_all(faces[:500], coarse.centres)[:, :7]).mean() > 0.999
+    coarse = group(faces[:150])
+    ranked = rank_cells(faces[:500], coarse, 7, 1000)
+    assert (ranked == coarse.source[sort_all(faces[:500], coarse.centres)[:, :7]]).mean() > 0.999
 
 
-def test_ranking_in_the_best_groups_misses_little(faces, monkeypatch):
-    monkeypatch.setattr("starfc.centres._FLAT_CELLS", 0)
-    monkeypatch.setattr("starfc.centres._N_GROUPS", 24)
-    coarse = group_centres(faces[:400], 0)
+def test_ranking_in_the_best_groups_misses_little(faces):
+    coarse = group(faces[:400])
     assert len(coarse.groups) > 3 * 24
-    places = np.arange(0, 6000, 2, dtype=np.int32)  # more than are ranked at once
-    with start_workers() as pool:
-        ranked = rank_cells(faces, places, coarse, 5, pool)
-    oracle = sort_all(faces[places], coarse.centres)
+    rows = np.ascontiguousarray(faces[::2])
+    ranked = rank_cells(rows, coarse, 5, 24)
+    oracle = coarse.source[sort_all(rows, coarse.centres)]
     assert (ranked[:, 0] == oracle[:, 0]).mean() > 0.9
-    scores = np.take_along_axis(faces[places] @ coarse.centres.T, ranked, axis=1)
+    scores = np.take_along_axis(rows @ faces[:400].T, ranked, axis=1)
     assert (np.diff(scores, axis=1) <= 1e-6).all()
     assert (np.diff(np.sort(ranked, axis=1), axis=1) > 0).all()
 
 
-def test_a_long_ranking_looks_into_all_groups(faces, monkeypatch):
-    monkeypatch.setattr("starfc.centres._FLAT_CELLS", 0)
-    monkeypatch.setattr("starfc.centres._N_GROUPS", 2)
-    coarse = group_centres(faces[:100], 0)
-    with start_workers() as pool:
-        ranked = rank_cells(faces, np.arange(50, dtype=np.int32), coarse, 100, pool)
-    assert (np.sort(ranked, axis=1) == np.arange(100)).all()
+def test_ranking_equals_sorting_what_the_groups_hold(faces):
+    coarse = group(faces[:200])
+    rows = faces[300:340]
+    best = np.argsort(-(rows @ coarse.groups.T), axis=1, kind="stable")[:, :4]
+    of_cell = np.repeat(np.arange(len(coarse.groups)), np.diff(coarse.group_starts))
+    for row, ranked, groups in zip(rows, rank_cells(rows, coarse, 30, 4), best, strict=True):
+        seen = np.flatnonzero(np.isin(of_cell, groups))
+        expected = coarse.source[seen[np.argsort(-(coarse.centres[seen] @ row), kind="stable")]][:30]
+        assert ranked[: len(expected)].tolist() == expected.tolist()
+        assert (ranked[len(expected) :] == -1).all()
 
 
 def test_assignment_finds_the_best_cell(faces):
-    coarse = group_centres(faces[:400], 0)
+    coarse = group(faces[:400])
     assert len(coarse.groups) > 3 * 16
-    with start_workers() as pool:
-        labels = assign_cells(faces, coarse, pool)
+    labels = np.empty(len(faces), dtype=np.int32)
+    assign_rows(faces, coarse, 16, labels)
     assert (labels == sort_all(faces, coarse.centres)[:, 0]).mean() > 0.85
+    assign_rows(faces, coarse, 10_000, labels)
+    assert (labels == sort_all(faces, coarse.centres)[:, 0]).mean() > 0.999
 
 
 def test_groups_hold_every_centre_once(faces):
-    coarse = group_centres(faces[:150], 0)
+    coarse = group(faces[:150])
     assert (np.sort(coarse.source) == np.arange(150)).all()
     assert (coarse.centres == faces[coarse.source]).all()
     assert (np.diff(coarse.group_starts) > 0).all()
@@ -108,3 +115,11 @@ def test_sorting_by_label_is_stable(labels):
     order, starts = sort_by_label(labels)
     for label, (start, stop) in enumerate(itertools.pairwise(starts)):
         assert order[start:stop].tolist() == np.flatnonzero(labels == label).tolist()
+
+
+def test_averages_of_runs_equal_numpy(faces):
+    starts = np.array([0, 5, 6, 40])
+    centres = np.zeros((3, 48), dtype=np.float32)
+    average_cells(faces[:40], starts, 0, 3, centres)
+    sums = np.add.reduceat(faces[:40].astype(np.float64), starts[:-1], axis=0)
+    np.testing.assert_allclose(centres, sums / np.linalg.norm(sums, axis=1, keepdims=True), atol=1e-5)

@@ -14,10 +14,13 @@ import starfc
 # Each module may import only those before it. A new file must find its place here; a folder counts as one.
 ORDER = [
     "errors", "progress", "atomic", "threads", "features", "labels", "convert", "metrics", "embedder", "synth",
-    "selection", "workers", "exact", "rowstore", "centres", "cells", "probes", "spinlock", "celljoin",
-    "knn", "background", "affinity", "model", "score", "prune", "flowgraph", "mapequation", "partition", "workdir",
-    "pipeline", "sweep", "sampling", "network", "subgraphs", "heldout", "checkpoints", "training",
-    "estimator", "plots", "demo", "terminal", "commands", "cli",
+    "selection", "workers", "tiles", "scratch", "steps", "halves", "exact", "rowstore", "centres", "cells", "probes",
+    "celljoin", "expansion", "cellknn", "knn", "background", "profiles", "relations", "roworder", "affinity",
+    "convolution", "model", "memoryplan", "score", "relational", "relational_training", "prune", "flowgraph",
+    "mapequation", "partition", "workdir", "quality", "constraints",
+    "settings", "stages", "pipeline", "sweep", "sampling", "network", "subgraphs", "heldout", "checkpoints", "training",
+    "estimator", "plots", "evidence", "avatars", "images", "drawing", "questions", "corrections", "export", "report",
+    "review", "baselines", "comparison", "demo", "terminal", "commands", "cli",
 ]  # fmt: skip
 ROOT = Path(starfc.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

@@ -1,16 +1,20 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.sparse import csr_matrix, eye
 from scipy.sparse.csgraph import connected_components
 
 import starfc
-from starfc.errors import InputError, ModelError
+from starfc.errors import InputError, ModelError, OutputError
 from starfc.features import Features
 from starfc.knn import build_knn, save_knn
+from starfc.memoryplan import plan_memory
 from starfc.model import import_checkpoint
 from starfc.prune import prune_edges
 from starfc.score import score_edges
 from starfc.threads import limited_threads
+from starfc.workdir import Workdir
 from test_model import save_released
 from test_score import random_model
 
@@ -177,8 +181,8 @@ def test_workdir_is_reused_and_never_mistaken(tmp_path, monkeypatch):
     rows, _ = clustered(noise=0.8)
     model = random_model(32, (16,))
     built = []
-    monkeypatch.setattr("starfc.pipeline.build_knn", lambda *a, **kw: built.append("knn") or build_knn(*a, **kw))
-    monkeypatch.setattr("starfc.pipeline.score_edges", lambda *a, **kw: built.append("score") or score_edges(*a, **kw))
+    monkeypatch.setattr("starfc.stages.build_knn", lambda *a, **kw: built.append("knn") or build_knn(*a, **kw))
+    monkeypatch.setattr("starfc.stages.score_edges", lambda *a, **kw: built.append("score") or score_edges(*a, **kw))
 
     def run(data=rows, scorer=model, **settings):
         built.clear()
@@ -245,3 +249,108 @@ def test_saves_labels(tmp_path):
     saved = np.load(tmp_path / "labels.npy")
     assert saved.dtype == np.int64
     np.testing.assert_array_equal(saved, clusters.labels)
+
+
+def use_plan(monkeypatch, **changes):
+    """Make every run keep to a plan of one's own."""
+
+    def plan(sizes, **settings):
+        return replace(plan_memory(sizes, **settings), **changes)
+
+    monkeypatch.setattr("starfc.stages.plan_memory", plan)
+
+
+def list_below(folder):
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("with_workdir", [True, False])
+def test_short_memory_gives_the_same_labels(tmp_path, monkeypatch, with_workdir):
+    rows, _ = clustered(n_people=150, noise=0.8)
+    np.save(tmp_path / "rows.npy", rows)
+    model = random_model(32, (200,))
+    expected = starfc.cluster(rows, model=model, k=20, tau1=0.4)
+    use_plan(monkeypatch, in_files=True, columns=128, budget_bytes=1, peak_bytes=1, disk_bytes=1)
+    said = []
+    found = starfc.cluster(
+        tmp_path / "rows.npy", model=model, k=20, tau1=0.4, say=said.append, beside=tmp_path / "out.npy",
+        workdir=tmp_path / "work" if with_workdir else None,
+    )  # fmt: skip
+    np.testing.assert_array_equal(found.labels, expected.labels)
+    assert found.scored.scores.tobytes() == expected.scored.scores.tobytes()
+    assert len(said) == 1 and "128 columns at a time" in said[0] and found.memory["columns"] == 128
+    again = found.rethreshold(tau1=0.5)  # the scores are still there
+    np.testing.assert_array_equal(again.labels, expected.rethreshold(tau1=0.5).labels)
+    kept = ["work", "work/.lock", "work/knn.json", "work/knn.npz", "work/scores.json", "work/scores.npy"]
+    assert list_below(tmp_path) == ["rows.npy", *(kept if with_workdir else [])]
+
+
+@pytest.mark.parametrize("with_workdir", [True, False])
+def test_an_error_leaves_no_temporary_folder_and_a_workdir_goes_on(tmp_path, monkeypatch, with_workdir):
+    rows, _ = clustered(n_people=150, noise=0.8)
+    model = random_model(32, (200,))
+    use_plan(monkeypatch, in_files=True, columns=128)
+    places = {"beside": tmp_path / "out.npy", "workdir": tmp_path / "work" if with_workdir else None}
+
+    def interrupt(stage, done, total):
+        if stage.startswith("score edges 1/") and done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        starfc.cluster(rows, model=model, k=20, tau1=0.4, progress=interrupt, **places)
+    assert ("work/scores.parts/facts.json" in list_below(tmp_path)) is with_workdir
+    assert with_workdir or list_below(tmp_path) == []
+    use_plan(monkeypatch, in_files=True, columns=None)  # another day with more memory goes on with what was begun
+    stages = []
+    found = starfc.cluster(
+        rows, model=model, k=20, tau1=0.4, progress=lambda stage, done, total: stages.append(stage), **places
+    )
+    assert ("score edges 2/2" in stages) is with_workdir
+    assert "project nodes 1/2" in stages or not with_workdir
+    np.testing.assert_array_equal(found.labels, starfc.cluster(rows, model=model, k=20, tau1=0.4).labels)
+    assert not any("parts" in name for name in list_below(tmp_path))
+
+
+def test_too_little_disk_is_said_before_any_work(tmp_path, monkeypatch):
+    rows, _ = clustered()
+    use_plan(monkeypatch, in_files=True, disk_bytes=10**15)
+    calls = []
+    for workdir in (tmp_path / "work", None):
+        with pytest.raises(OutputError, match=r"the run needs about 1000000.0 GB"):
+            starfc.cluster(
+                rows, model=random_model(32, (8,)), workdir=workdir, progress=lambda *call: calls.append(call)
+            )
+    assert calls == []
+
+
+def test_two_runs_in_one_workdir_are_refused(tmp_path):
+    rows, _ = clustered()
+    with Workdir.open(tmp_path).locked(), pytest.raises(OutputError, match="in use by another run"):
+        starfc.cluster(rows, workdir=tmp_path)
+
+
+def test_a_bad_row_is_named(tmp_path):
+    rows, _ = clustered()
+    rows[7, 3] = np.nan
+    with pytest.raises(InputError, match="first in row 7"):
+        starfc.cluster(rows)
+
+
+def test_files_of_another_model_are_not_gone_on_with(tmp_path, monkeypatch):
+    rows, _ = clustered(n_people=150, noise=0.8)
+    use_plan(monkeypatch, in_files=True, columns=128)
+
+    def interrupt(stage, done, total):
+        if stage.startswith("score edges 1/") and done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        starfc.cluster(rows, model=random_model(32, (200,)), k=20, workdir=tmp_path / "work", progress=interrupt)
+    use_plan(monkeypatch, in_files=True, columns=None)
+    stages = []
+    other = random_model(32, (200,), seed=5)
+    found = starfc.cluster(
+        rows, model=other, k=20, tau1=0.4, workdir=tmp_path / "work", progress=lambda *call: stages.append(call[0])
+    )
+    assert "score edges" in stages  # all columns at once, as this run planned
+    np.testing.assert_array_equal(found.labels, starfc.cluster(rows, model=other, k=20, tau1=0.4).labels)

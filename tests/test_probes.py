@@ -2,61 +2,72 @@ import numpy as np
 import pytest
 
 from starfc.cells import make_cells
-from starfc.probes import _find_truth, _pick_n_probes, _rank_pairs, choose_n_probes, rank_probes
-from starfc.progress import silent
+from starfc.features import Features
+from starfc.probes import _is_reached, _rank_pairs, choose_n_probes, draw_sample, rank_probes
+from starfc.rowstore import read_range
+from starfc.steps import Steps
 from starfc.synth import make_faces
-from starfc.workers import start_workers
+
+ALL = 1 << 30
 
 
 @pytest.fixture(scope="module")
-def pool():
-    with start_workers() as pool:
-        yield pool
-
-
-@pytest.fixture(scope="module")
-def celled(pool):
+def celled():
     """Faces in the order of their cells, and the cells."""
     faces = make_faces(4000, people=100, dim=32, seed=3)[0]
-    cells = make_cells(faces, 0, pool, silent)
-    return faces[cells.order], cells
+    cells, store = make_cells(Features(faces), 30, 0, Steps())
+    return store, cells
 
 
-def test_probes_are_the_nearest_other_cells(celled, pool):
+def rank(store, cells, n_probes, n_seen=ALL):
+    steps = Steps()
+    return rank_probes(store, cells, n_probes, n_seen, steps.open("probes"), steps)
+
+
+def test_probes_are_the_nearest_other_cells(celled):
     store, cells = celled
-    places = np.arange(0, 4000, 7, dtype=np.int32)
-    probes = rank_probes(store, cells, places, 6, pool)
-    scores = store[places] @ cells.coarse.centres.T
-    scores[np.arange(len(places)), cells.owners[places]] = -np.inf
+    probes = rank(store, cells, 6)
+    centres = np.empty_like(cells.coarse.centres)
+    centres[cells.coarse.source] = cells.coarse.centres
+    scores = read_range(store, 0, 4000) @ centres.T
+    scores[np.arange(4000), cells.owners] = -np.inf
     assert (probes == np.argsort(-scores, axis=1, kind="stable")[:, :6]).mean() > 0.999
 
 
-def test_more_recall_takes_more_probes(celled, pool):
+def test_nobody_probes_its_own_cell(celled):
     store, cells = celled
-    counts = [choose_n_probes(store, cells, 30, recall, 0, pool) for recall in (0.5, 0.9, 0.99)]
+    assert not (rank(store, cells, 20, 5) == cells.owners[:, None]).any()
+
+
+def test_more_recall_takes_more_probes(celled):
+    store, cells = celled
+    ranked, sample = rank(store, cells, cells.n_cells - 1), draw_sample(store, 30, 0)
+    counts = [choose_n_probes(ranked, cells.owners, sample, recall) for recall in (0.7, 0.9, 0.99)]
     assert 1 <= counts[0] < counts[1] < counts[2] < cells.n_cells
-
-
-def test_all_cells_are_the_most(celled, pool):
-    store, cells = celled
-    assert choose_n_probes(store, cells, 30, 1.1, 0, pool) == cells.n_cells - 1
+    assert choose_n_probes(ranked[:, :2], cells.owners, sample, 0.99) == 0
 
 
 def test_truth_is_exact_and_without_the_query(celled):
     store, _ = celled
-    queries = np.arange(5, 4000, 97)
-    truth, exchangeable = _find_truth(store, queries, 8)
-    cosines = store[queries].astype(np.float64) @ store.T.astype(np.float64)
-    cosines[np.arange(len(queries)), queries] = -np.inf
+    sample = draw_sample(store, 8, 0)
+    rows = read_range(store, 0, 4000).astype(np.float64)
+    cosines = rows[sample.queries] @ rows.T
+    cosines[np.arange(len(sample.queries)), sample.queries] = -np.inf
     best = -np.sort(-cosines, axis=1)[:, :8]
-    np.testing.assert_allclose(np.take_along_axis(cosines, truth, axis=1), best, atol=2e-6)
-    assert exchangeable.mean() < 0.1
+    np.testing.assert_allclose(np.take_along_axis(cosines, sample.neighbors, axis=1), best, atol=2e-6)
+    np.testing.assert_allclose(sample.worst[:, 0], best[:, -1], atol=2e-6)
+    assert sample.exchangeable.mean() < 0.1
+    assert sample.reaches(best.astype(np.float32), 0.99) == (True, 1.0)
+    worse = best.astype(np.float32)
+    worse[:, 4:] -= 0.9
+    assert sample.reaches(worse, 0.6) == (False, 0.5)
 
 
 def test_copies_can_be_exchanged():
     store = np.repeat(np.eye(2, dtype=np.float32), [50, 3], axis=0)
-    _, exchangeable = _find_truth(store, np.array([0, 51]), 2)
-    assert exchangeable.tolist() == [[True, True], [False, False]]
+    sample = draw_sample(store, 2, 0)
+    assert (sample.exchangeable[:50]).all()
+    assert not (sample.exchangeable[50:]).any()
 
 
 def test_a_pair_is_found_by_the_better_side():
@@ -68,9 +79,8 @@ def test_a_pair_is_found_by_the_better_side():
     assert _rank_pairs(ranked[:, :1], owners, np.array([1]), np.array([[0]])).tolist() == [[2]]
 
 
-def test_the_least_number_with_a_margin():
-    ranks = np.tile([0, 1, 2, 3, 9], (100, 1))
-    assert _pick_n_probes(ranks, 0.59, least=1, most=8) == 2
-    assert _pick_n_probes(ranks, 0.79, least=1, most=8) == 3
-    assert _pick_n_probes(ranks, 0.79, least=5, most=8) == 5
-    assert _pick_n_probes(ranks, 0.9, least=1, most=8) == 0
+def test_a_sample_must_have_the_recall_with_a_margin():
+    assert _is_reached(np.full(100, 0.8125), 0.8125) == (True, 0.8125)
+    scattered = np.tile([0.61, 1.0], 50)
+    assert _is_reached(scattered, 0.8) == (False, pytest.approx(0.805))
+    assert _is_reached(scattered + 0.03, 0.8)[0]

@@ -9,11 +9,11 @@ from starfc.selection import (
     keep_best,
     mark_others,
     pack_key,
-    push_columns,
     push_line,
     push_rows,
     push_tile,
     raise_floors,
+    select_best,
     sort_best,
     start_selection,
     unpack_row,
@@ -27,7 +27,7 @@ def draw_scores(shape, seed, n_distinct=9):
     return np.random.default_rng(seed).choice(values, shape)
 
 
-def select_best(candidates, k):
+def sort_candidates(candidates, k):
     """Return ids and similarities of the best (similarity, id) pairs, by sorting."""
     best = sorted(candidates, key=lambda pair: (-pair[0], pair[1]))[:k]
     missing = k - len(best)
@@ -37,7 +37,7 @@ def select_best(candidates, k):
 def check(selection, candidates):
     neighbors, similarities = finish_selection(selection)
     for row, offered in enumerate(candidates):
-        assert (neighbors[row].tolist(), similarities[row].tolist()) == select_best(offered, selection.k)
+        assert (neighbors[row].tolist(), similarities[row].tolist()) == sort_candidates(offered, selection.k)
 
 
 CANDIDATES = st.tuples(st.floats(-2, 2, width=32), st.integers(0, 2**31 - 1))
@@ -89,16 +89,13 @@ def test_rows_equal_sorting(n, k, seed):
     check(selection, [[], [], *([(line[j], 1000 + j) for j in range(n)] for line in scores)])
 
 
-@settings(deadline=None, max_examples=40)
-@given(st.integers(1, 150), st.integers(1, 9), st.integers(0, 99))
-def test_columns_equal_sorting(n, k, seed):
-    scores = draw_scores((40, n), seed)
-    selection = start_selection(n + 1, k)
-    floors = np.where(np.random.default_rng(seed).random(n) < 0.2, np.inf, -np.inf).astype(np.float32)
-    masked = np.isinf(floors) & (floors > 0)
-    for other, line in enumerate(scores):
-        push_columns(selection, line, other, 1, floors)
-    check(selection, [[], *([] if masked[j] else list(zip(scores[:, j], range(40), strict=True)) for j in range(n))])
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 99))
+def test_the_best_of_a_line_equal_sorting(n, most, seed):
+    line = draw_scores(n, seed)
+    places = np.empty(n, dtype=np.int32)
+    n_kept = select_best(line, most, places, np.empty(n, dtype=np.float32))
+    assert places[:n_kept].tolist() == np.argsort(-line, kind="stable")[:most].tolist()
 
 
 @settings(deadline=None, max_examples=40)
@@ -129,7 +126,7 @@ def test_raised_floors_change_nothing_that_is_found():
         raise_floors(selection)
         assert (selection.counts == 5).all()
         assert (selection.floors[:4] == -np.sort(-scores[:, : start + 20], axis=1)[:, 4]).all()
-    expected = select_best(zip(scores[2], range(300), strict=True), 5)
+    expected = sort_candidates(zip(scores[2], range(300), strict=True), 5)
     assert [unpack_row(key) for key in sort_best(selection, 2)] == expected[0]
     check(selection, [list(zip(line, range(300), strict=True)) for line in scores])
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 
 import numpy as np
 import pytest
@@ -136,3 +138,43 @@ def test_digests():
     others = [changed, rows.reshape(3, 4), rows.astype(np.float32), rows[:3], rows[::-1]]
     assert len({digest, *(digest_features(Features(other)) for other in others)}) == 6
     assert digest_arrays(a=rows, b=changed) == digest_arrays(b=changed, a=rows) != digest_arrays(a=changed, b=rows)
+
+
+def test_two_runs_at_once_are_refused(tmp_path):
+    first, second = Workdir.open(tmp_path), Workdir.open(tmp_path)
+    sentence = "in use by another run; wait for it or choose another --workdir"
+    with first.locked(), pytest.raises(OutputError, match=sentence), second.locked():
+        raise AssertionError
+    with second.locked():  # free again
+        pass
+    with Workdir(None).locked(), Workdir(None).locked():
+        pass
+
+
+def test_a_lock_dies_with_its_process(tmp_path):
+    pid = os.fork()
+    if pid == 0:
+        held = Workdir.open(tmp_path).locked()
+        held.__enter__()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(pid, 0)
+    with Workdir.open(tmp_path).locked():
+        pass
+
+
+def test_digests_of_many_blocks(monkeypatch):
+    monkeypatch.setattr(workdir, "_BLOCK_BYTES", 64)
+    rows = np.random.default_rng(0).normal(size=(100, 4)).astype(np.float32)
+    released = []
+    digest = digest_features(Features(rows), after=lambda: released.append(1))
+    assert len(released) == 25
+    seen = {digest}
+    for row in range(0, 100, 7):
+        changed = rows.copy()
+        changed[row, row % 4] += 1
+        seen.add(digest_features(Features(changed)))
+    swapped = rows.copy()
+    swapped[[0, 99]] = rows[[99, 0]]
+    seen.add(digest_features(Features(swapped)))
+    assert len(seen) == 17
+    assert digest == digest_features(Features(rows[::-1][::-1]))

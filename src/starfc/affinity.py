@@ -1,9 +1,9 @@
 """Affinity: the kNN lists as a row-normalised symmetric matrix (Sec. 3.2).
 
 In: KnnGraph. Out: Affinity, the matrix  A~ = D~^-1 (A + I)  with  A_ij = max(s_ij, s_ji)  over the lists that contain
-the pair, negative similarities left out. It is stored by rows (CSR), the face itself first, then its own list in
-order, then the faces that list it without being listed, by id: a fixed order, so that sums over a row always give the
-same bits.
+the pair, negative similarities left out. It is not written out: a row is the face itself, its own list as it stands in
+the graph, and the faces that list it without being listed, by id, which alone are stored. Sums over a row run in that
+order, so that they always give the same bits.
 """
 
 from __future__ import annotations
@@ -11,41 +11,63 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numba
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 
 from .knn import KnnGraph
+from .progress import Progress, silent
+from .tiles import run_tiles
+
+_TILE_ROWS = 1024
+# What i's list says of an entry i -> j:
+_ABSENT, _MUTUAL, _ONE_SIDED, _RAISED = 0, 1, 2, 3  # no edge; j agrees; j does not list i; j lists i with a higher s
 
 
 @dataclass(frozen=True)
 class Affinity:
-    """Rows of A~: row i has `columns` and `weights` at offsets[i] : offsets[i + 1]; weights of a row sum to 1."""
+    """Rows of A + I: row i has 1 at i, `weights` at its `neighbors`, and `unlisted_weights` at `unlisted`.
 
-    offsets: NDArray[np.int64]
-    columns: NDArray[np.int32]
+    Entries of the lists with a neighbour of -1 or a weight that is not positive are none. The last two are those of
+    row i at offsets[i] : offsets[i + 1]. A~ is every row divided by its sum.
+    """
+
+    neighbors: NDArray[np.int32]
     weights: NDArray[np.float32]
+    offsets: NDArray[np.int64]
+    unlisted: NDArray[np.int32]
+    unlisted_weights: NDArray[np.float32]
 
     def tocsr(self) -> Any:  # noqa: ANN401
-        """Return the same matrix as scipy.sparse.csr_array (n, n)."""
+        """Return A~ as scipy.sparse.csr_array (n, n)."""
         from scipy.sparse import csr_array
 
-        n = len(self.offsets) - 1
-        return csr_array((self.weights, self.columns, self.offsets), shape=(n, n))
+        listed = (self.neighbors >= 0) & (self.weights > 0)
+        starts = np.zeros(len(self.offsets), dtype=np.int64)
+        np.cumsum(1 + listed.sum(axis=1) + np.diff(self.offsets), out=starts[1:])
+        columns, weights = _write_rows(
+            self.neighbors, self.weights, self.offsets, self.unlisted, self.unlisted_weights, starts
+        )
+        return csr_array((weights, columns, starts), shape=(len(starts) - 1, len(starts) - 1))
 
 
-def build_affinity(graph: KnnGraph) -> Affinity:
+def build_affinity(graph: KnnGraph, *, order: NDArray[np.int32] | None = None, progress: Progress = silent) -> Affinity:
     """Make A~ from the kNN lists.
 
     Parameters
     ----------
     graph : KnnGraph
         (n, k).
+    order : int32 (n,), optional
+        Rows in an order that is good for the cache; the result does not depend on it.
+    progress : callable
+        Called as ``progress("affinity", done, total)``.
 
     Returns
     -------
     Affinity
-        n rows, at most n (2k + 1) entries.
+        n rows; the lists are those of the graph, not copied unless two faces disagree about their similarity.
 
     Examples
     --------
@@ -55,79 +77,126 @@ def build_affinity(graph: KnnGraph) -> Affinity:
            [0.333, 0.667]], dtype=float32)
     """
     neighbors, similarities = graph.neighbors, graph.similarities
-    returned = _find_returned_similarity(neighbors, similarities)
-    offsets = np.zeros(len(neighbors) + 1, dtype=np.int64)
-    np.cumsum(_count_entries(neighbors, similarities, returned), out=offsets[1:])
-    columns, weights = _fill_rows(neighbors, similarities, returned, offsets)
-    _normalise_rows(offsets, weights)
-    return Affinity(offsets, columns, weights)
+    n = len(neighbors)
+    rows = np.arange(n, dtype=np.int32) if order is None else order
+    kinds = np.empty(neighbors.shape, dtype=np.uint8)
+
+    def match_tile(start: int, stop: int) -> bool:
+        return bool(_match_lists(rows[start:stop], neighbors, similarities, kinds))
+
+    run_tiles(n, _TILE_ROWS, lambda start, stop: _classify_entries(start, stop, neighbors, similarities, kinds), "")
+    disagreeing = run_tiles(n, _TILE_ROWS, match_tile, "affinity", progress)
+    weights = similarities
+    if any(disagreeing):
+        weights = np.array(similarities)
+        run_tiles(n, _TILE_ROWS, lambda start, stop: _raise_weights(start, stop, neighbors, weights, kinds), "")
+    return Affinity(neighbors, weights, *_transpose_one_sided(neighbors, similarities, kinds))
 
 
-@njit(cache=True, parallel=True)
-def _find_returned_similarity(neighbors, similarities):  # type: ignore[no-untyped-def]
-    """For each i->j of the lists: s_ji where j lists i, else 0 (only positive similarities count as edges)."""
-    n, k = neighbors.shape
-    returned = np.zeros((n, k), dtype=np.float32)
-    for i in prange(n):
-        for slot in range(k):
+def _transpose_one_sided(
+    neighbors: NDArray[np.int32], similarities: NDArray[np.float32], kinds: NDArray[np.uint8]
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
+    """List for every face, by id, those that list it without being listed; each thread does a range of the faces."""
+    n = len(neighbors)
+    n_faces = -(-n // numba.get_num_threads())  # a range per thread, because each goes through all lists
+    offsets = np.zeros(n + 1, dtype=np.int64)
+    run_tiles(n, n_faces, lambda first, last: _count_unlisted(first, last, neighbors, kinds, offsets[1:]), "")
+    np.cumsum(offsets, out=offsets)
+    unlisted = np.empty(offsets[-1], dtype=np.int32)
+    weights = np.empty(offsets[-1], dtype=np.float32)
+
+    def fill(first: int, last: int) -> None:
+        _fill_unlisted(first, last, neighbors, similarities, kinds, offsets, unlisted, weights)
+
+    run_tiles(n, n_faces, fill, "")
+    return offsets, unlisted, weights
+
+
+@njit(cache=True, nogil=True)
+def _find_slot(members, wanted):  # type: ignore[no-untyped-def]
+    """Return where a row number stands in a list, -1 if nowhere; without a break it runs in vector lanes."""
+    slot = np.int32(-1)
+    for s in range(len(members)):
+        slot = max(slot, np.int32(s) if members[s] == wanted else np.int32(-1))
+    return slot
+
+
+@njit(cache=True, nogil=True)
+def _classify_entries(start, stop, neighbors, similarities, kinds):  # type: ignore[no-untyped-def]
+    """Take every edge for one-sided, until the other end is found to list it too."""
+    for i in range(start, stop):
+        for slot in range(neighbors.shape[1]):
+            is_edge = neighbors[i, slot] >= 0 and similarities[i, slot] > 0
+            kinds[i, slot] = _ONE_SIDED if is_edge else _ABSENT
+
+
+@njit(cache=True, nogil=True)
+def _match_lists(rows, neighbors, similarities, kinds):  # type: ignore[no-untyped-def]
+    """Mark the edges that both ends list, each pair from its smaller end; tell whether two similarities disagree."""
+    disagree = False
+    for i in rows:
+        for slot in range(neighbors.shape[1]):
             j = neighbors[i, slot]
-            if j < 0 or similarities[i, slot] <= 0:
+            if j <= i or kinds[i, slot] == _ABSENT:
                 continue
-            for back in range(k):
-                if neighbors[j, back] == i:
-                    returned[i, slot] = max(np.float32(0), similarities[j, back])
-                    break
-    return returned
+            back = _find_slot(neighbors[j], i)
+            if back < 0 or kinds[j, back] == _ABSENT:
+                continue
+            kinds[i, slot] = kinds[j, back] = _MUTUAL
+            if similarities[j, back] > similarities[i, slot]:
+                kinds[i, slot] = _RAISED
+            elif similarities[j, back] < similarities[i, slot]:
+                kinds[j, back] = _RAISED
+            disagree |= similarities[j, back] != similarities[i, slot]
+    return disagree
+
+
+@njit(cache=True, nogil=True)
+def _raise_weights(start, stop, neighbors, weights, kinds):  # type: ignore[no-untyped-def]
+    """Put the higher similarity of both ends where the lists disagree; the entries read are never ones written."""
+    for i in range(start, stop):
+        for slot in range(neighbors.shape[1]):
+            if kinds[i, slot] == _RAISED:
+                j = neighbors[i, slot]
+                weights[i, slot] = weights[j, _find_slot(neighbors[j], i)]
+
+
+@njit(cache=True, nogil=True)
+def _count_unlisted(first, last, neighbors, kinds, counts):  # type: ignore[no-untyped-def]
+    """Count the one-sided edges into each face of a range."""
+    for i in range(len(neighbors)):
+        for slot in range(neighbors.shape[1]):
+            if kinds[i, slot] == _ONE_SIDED and first <= neighbors[i, slot] < last:
+                counts[neighbors[i, slot]] += 1
+
+
+@njit(cache=True, nogil=True)
+def _fill_unlisted(first, last, neighbors, similarities, kinds, offsets, unlisted, weights):  # type: ignore[no-untyped-def]
+    """Write the one-sided edges into each face of a range."""
+    next_free = offsets[first:last].copy()
+    for i in range(len(neighbors)):
+        for slot in range(neighbors.shape[1]):
+            j = neighbors[i, slot]
+            if kinds[i, slot] == _ONE_SIDED and first <= j < last:
+                unlisted[next_free[j - first]] = i
+                weights[next_free[j - first]] = similarities[i, slot]
+                next_free[j - first] += 1
 
 
 @njit(cache=True)
-def _count_entries(neighbors, similarities, returned):  # type: ignore[no-untyped-def]
-    """Count the entries of every row: itself, its own list, and the one-sided edges into it."""
-    n, k = neighbors.shape
-    counts = np.ones(n, dtype=np.int64)
-    for i in range(n):
-        for slot in range(k):
-            j = neighbors[i, slot]
-            if j >= 0 and similarities[i, slot] > 0:
-                counts[i] += 1
-                if returned[i, slot] == 0:
-                    counts[j] += 1
-    return counts
-
-
-@njit(cache=True)
-def _fill_rows(neighbors, similarities, returned, offsets):  # type: ignore[no-untyped-def]
-    """Write columns and unnormalised weights of all rows."""
-    n, k = neighbors.shape
-    columns = np.empty(offsets[n], dtype=np.int32)
-    weights = np.empty(offsets[n], dtype=np.float32)
-    next_free = offsets[:n].copy()
-    for i in range(n):
-        columns[next_free[i]] = i
-        weights[next_free[i]] = 1.0
-        next_free[i] += 1
-        for slot in range(k):
-            j = neighbors[i, slot]
-            if j >= 0 and similarities[i, slot] > 0:
-                columns[next_free[i]] = j
-                weights[next_free[i]] = max(similarities[i, slot], returned[i, slot])
-                next_free[i] += 1
-    for i in range(n):
-        for slot in range(k):
-            j = neighbors[i, slot]
-            if j >= 0 and similarities[i, slot] > 0 and returned[i, slot] == 0:
-                columns[next_free[j]] = i
-                weights[next_free[j]] = similarities[i, slot]
-                next_free[j] += 1
+def _write_rows(neighbors, listed_weights, offsets, unlisted, unlisted_weights, starts):  # type: ignore[no-untyped-def]
+    """Write the rows of A~ one after the other."""
+    columns = np.empty(starts[-1], dtype=np.int32)
+    weights = np.empty(starts[-1], dtype=np.float32)
+    for i in range(len(neighbors)):
+        e = starts[i]
+        columns[e], weights[e] = i, 1
+        for slot in range(neighbors.shape[1]):
+            if neighbors[i, slot] >= 0 and listed_weights[i, slot] > 0:
+                e += 1
+                columns[e], weights[e] = neighbors[i, slot], listed_weights[i, slot]
+        for u in range(offsets[i], offsets[i + 1]):
+            e += 1
+            columns[e], weights[e] = unlisted[u], unlisted_weights[u]
+        weights[starts[i] : starts[i + 1]] /= weights[starts[i] : starts[i + 1]].sum()
     return columns, weights
-
-
-@njit(cache=True, parallel=True)
-def _normalise_rows(offsets, weights):  # type: ignore[no-untyped-def]
-    """Divide every row by its sum, in place."""
-    for i in prange(len(offsets) - 1):
-        total = np.float32(0)
-        for e in range(offsets[i], offsets[i + 1]):
-            total += weights[e]
-        for e in range(offsets[i], offsets[i + 1]):
-            weights[e] /= total

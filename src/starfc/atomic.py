@@ -6,6 +6,8 @@ disk or an error leaves the target as it was. ``OutputError`` says which path an
 
 from __future__ import annotations
 
+import fcntl
+import glob
 import json
 import os
 import re
@@ -22,6 +24,7 @@ from .errors import OutputError
 _TEMPORARY_NAME = re.compile(r"\..+\.starfc-[a-z0-9_]{8}(\.[^.]*)?")
 
 
+_LOCK = "lock"
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 
 
@@ -70,9 +73,9 @@ def replacing(target: Path) -> Iterator[Path]:
     place = target.resolve()  # a link stays a link: what it points to is replaced
     with _naming(target):
         handle, name = tempfile.mkstemp(prefix=f".{place.name}.starfc-", suffix=place.suffix, dir=place.parent)
-        os.close(handle)
         aside = Path(name)
         try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # dies with this process: then what is left may be removed
             yield aside
             _flush_to_disk(aside)
             # what was private stays private
@@ -80,6 +83,29 @@ def replacing(target: Path) -> Iterator[Path]:
             aside.replace(place)
         finally:
             aside.unlink(missing_ok=True)
+            os.close(handle)
+
+
+@contextmanager
+def temporary_folder(target: Path) -> Iterator[Path]:
+    """Yield a folder beside `target` for what does not fit in memory; it is removed in the end, however that comes.
+
+    >>> folder = getfixture("tmp_path")
+    >>> with temporary_folder(folder / "labels.npy") as scratch:
+    ...     scratch.parent == folder
+    True
+    >>> list(folder.iterdir())
+    []
+    """
+    place = target.resolve()
+    with _naming(target):
+        folder = Path(tempfile.mkdtemp(prefix=f".{place.name}.starfc-", dir=place.parent))
+        try:
+            with (folder / _LOCK).open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
@@ -110,6 +136,28 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.iterdir():
         if _TEMPORARY_NAME.fullmatch(path.name) and path.is_file() and not path.is_symlink():
             path.unlink(missing_ok=True)
+
+
+def remove_leftovers_of(target: Path) -> None:
+    """Remove the temporary files and folders that killed runs left beside `target` on its behalf."""
+    place = target.resolve()
+    for path in place.parent.glob(f".{glob.escape(place.name)}.starfc-*"):
+        if not _TEMPORARY_NAME.fullmatch(path.name) or path.is_symlink():
+            continue
+        if path.is_file() and not _is_locked(path):
+            path.unlink(missing_ok=True)
+        elif (path / _LOCK).is_file() and not _is_locked(path / _LOCK):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_locked(path: Path) -> bool:
+    """Tell whether a process is still at work on a temporary file."""
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    return False
 
 
 @contextmanager

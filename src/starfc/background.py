@@ -27,7 +27,7 @@ _SAMPLE_ROWS = 3000
 _FITTED_SURVIVAL = (0.6, 0.15)
 _SMALLEST_SAMPLE = 30
 _HIGHEST_THRESHOLD = 0.98
-_TYPICAL_QUADRATIC = -50.0  # strangers' cosines of .1 standard deviation, as face embedders have
+_TYPICAL = (0.0, 0.0, -50.0)  # strangers' cosines of .1 standard deviation, as face embedders have
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Background:
 
     def evidence(self, similarities: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return -log10 of the false neighbours expected beyond each cosine; higher is surer."""
-        x = np.maximum(_stretch(similarities), self._peak())
+        x = np.maximum(stretch_cosines(similarities), self.peak)
         log_survival = self.constant + self.linear * x + self.quadratic * x * x
         return np.asarray(-(np.log(self.n_faces) + log_survival) / np.log(10.0), dtype=np.float32)
 
@@ -51,15 +51,19 @@ class Background:
         >>> round(Background(constant=0.0, linear=0.0, quadratic=-50.0, n_faces=1000).threshold(1e-3), 3)
         0.491
         """
-        target = np.log(false_neighbors / self.n_faces)
-        if self.quadratic == 0.0:
-            x = (target - self.constant) / self.linear
-        else:
-            root = np.sqrt(max(0.0, self.linear**2 - 4 * self.quadratic * (self.constant - target)))
-            x = (-self.linear - root) / (2 * self.quadratic)
+        x = self.find_height(false_neighbors)
         return float(np.sign(x) * np.sqrt(-np.expm1(-x * x)))
 
-    def _peak(self) -> float:
+    def find_height(self, false_neighbors: float) -> float:
+        """Return the x (or z) beyond which a face expects `false_neighbors` strangers."""
+        target = np.log(false_neighbors / self.n_faces)
+        if self.quadratic == 0.0:
+            return float((target - self.constant) / self.linear)
+        root = np.sqrt(max(0.0, self.linear**2 - 4 * self.quadratic * (self.constant - target)))
+        return float((-self.linear - root) / (2 * self.quadratic))
+
+    @property
+    def peak(self) -> float:
         """Return the x below which the parabola turns around; evidence is flat there."""
         return -self.linear / (2 * self.quadratic) if self.quadratic else -np.inf
 
@@ -109,19 +113,45 @@ def fit_background(features: Features, *, seed: int = 0) -> Background:
     >>> 0.5 < background.threshold() < 0.7
     True
     """
-    n = len(features)
+    return fit_survival(stretch_cosines(_draw_cosines(features, seed)), len(features))
+
+
+def fit_survival(
+    heights: NDArray[np.floating[Any]], n_faces: int, *, typical: tuple[float, float, float] = _TYPICAL
+) -> Background:
+    """Fit log S by a parabola over the survivals .6 to .15 of a sample of heights x (or z, see `profiles.py`).
+
+    Parameters
+    ----------
+    heights : float (m,)
+        Of random pairs.
+    n_faces : int
+        In the collection.
+    typical : constant, linear, quadratic
+        Taken where there is too little to fit.
+
+    Returns
+    -------
+    Background
+
+    Examples
+    --------
+    >>> background = fit_survival(np.random.default_rng(0).normal(size=100_000), 1000)
+    >>> bool(abs(background.quadratic + 0.33) < 0.05)
+    True
+    """
     survivals = np.linspace(*_FITTED_SURVIVAL, 46)
-    x = _stretch(np.quantile(_draw_cosines(features, seed), 1.0 - survivals))
-    if n < _SMALLEST_SAMPLE or len(np.unique(x.round(4))) < 5:  # too few, or all alike: nothing to fit
-        return Background(0.0, 0.0, _TYPICAL_QUADRATIC, n)
+    x = np.quantile(heights, 1.0 - survivals) if len(heights) else np.zeros(1)
+    if n_faces < _SMALLEST_SAMPLE or len(np.unique((x / (np.abs(x).max() + 1e-30)).round(3))) < 5:
+        return Background(*typical, n_faces)  # too few, or all alike: nothing to fit
     quadratic, linear, constant = np.polyfit(x, np.log(survivals), 2)
     if quadratic >= 0:  # a tail heavier than exponential cannot be told from same-person pairs; a line is the limit
         linear, constant = np.polyfit(x, np.log(survivals), 1)
         quadratic = 0.0
-    return Background(float(constant), float(linear), float(quadratic), n)
+    return Background(float(constant), float(linear), float(quadratic), n_faces)
 
 
-def _stretch(cosines: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+def stretch_cosines(cosines: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Map cosines to x(s) = sign(s) sqrt(-log(1 - s²)); 1 itself to a large finite number."""
     s = np.clip(cosines.astype(np.float64), -1 + 1e-12, 1 - 1e-12)
     return np.asarray(np.sign(s) * np.sqrt(-np.log1p(-s * s)))

@@ -1,158 +1,212 @@
-"""Cell join: neighbours are looked for only in the cells that a row lies near.
+"""Cell join: every row is compared with its own cell, the cells it probes, and the rows that probe its cell.
 
-In: Features. Out: for every row the k best (similarity, id) pairs among the rows that were compared.
+In: rows stored in cell order and their probes. Out: for every place the k best (place, similarity) pairs among them.
 
-1. The rows are divided into cells of about 64 (cells.py), found by way of grouped centres (centres.py).
-2. Every row ranks the other cells and probes the first p, as many as the wanted recall takes (probes.py).
-3. For every cell ONE product of [rows of other cells that probe it] x [its members] is computed and offered to both
-   sides, so that a pair is found if either side probes the other.
-
-The shape of a product depends on the cells alone and a selection does not depend on the order of offers, hence the
-same bits whatever the threads. Against all pairs it gives up a few neighbours, mostly the least similar ones, for a
-cost that grows as about n^1.5.
+The work is divided into blocks of consecutive cells. A block holds the selections of its own rows only: products of its
+rows with a probed cell are offered to both sides where that cell lies in the block too, and products with the rows that
+probe it from outside are offered to its members. A pair whose rows lie in two blocks is so multiplied twice, which buys
+that blocks are independent: no locks, no memory beyond a block, and each is finished or not at all. Blocks and the
+shapes of their products depend on the cells alone, hence the same bits whatever the threads.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .cells import Cells, make_cells
+from .cells import Cells
 from .centres import invert_lists
-from .features import Features
-from .probes import choose_n_probes, rank_probes
-from .progress import Progress
-from .rowstore import CHUNK_ROWS, copy_range, copy_rows, load_store
-from .selection import finish_selection, push_columns, push_line, raise_floors, start_selection
-from .spinlock import lock, unlock
-from .workers import start_workers
+from .rowstore import CHUNK_ROWS, copy_range, copy_rows, multiply_row
+from .scratch import Scratch
+from .selection import LANES, offer, push_line, raise_floors, sort_best, start_selection, unpack_row, unpack_similarity
+from .steps import Steps
 
-_PHASES = (0, 3, 8, 1 << 30)  # ranks of the probes that are followed together
-_TASK_CELLS = 16  # cells joined by one task
+_BLOCK_ROWS = 4096  # rows of a block, up to a cell
+_EARLY_PROBES = 3  # that are followed first
+_WORTH_BLAS = 16  # rows from which a product is left to BLAS
 
 
 class _Plan(NamedTuple):
-    """What is compared with what in one phase; a named tuple, because kernels take it whole.
+    """What is compared with what; a named tuple, because kernels take it whole.
 
     Attributes
     ----------
-    order : int32 (n,)
-        Which row stands at each place.
+    order, places : int32 (n,)
+        Which row stands at each place, and where each row stands.
     starts : int64 (m + 1,)
         First place of each cell.
     owners : int32 (n,)
         Cell of each place.
     probes : int32 (n, p)
-        Cells that each place probes, in whatever phase.
+        Cells that each place probes, -1: none.
     prober_starts : int64 (m + 1,)
         Where in `probers` each cell begins.
     probers : int32
-        Places that probe each cell in this phase, ascending.
-    locks : int32 (m,)
-        One for the selections of the members of each cell.
+        Places that probe each cell, ascending.
     """
 
     order: NDArray[np.int32]
+    places: NDArray[np.int32]
     starts: NDArray[np.int64]
     owners: NDArray[np.int32]
     probes: NDArray[np.int32]
     prober_starts: NDArray[np.int64]
     probers: NDArray[np.int32]
-    locks: NDArray[np.int32]
 
 
 def join_cells(
-    features: Features, k: int, *, recall: float, seed: int, progress: Progress
-) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int32]]:
-    """Find about `recall` of the k nearest rows of every row; return neighbours, similarities and the cell order."""
-    with start_workers() as pool:
-        store = load_store(features, pool, progress)
-        cells = make_cells(store, seed, pool, progress)
-        store = store[cells.order]
-        n_probes = choose_n_probes(store, cells, k, recall, seed, pool)
-        probes = rank_probes(store, cells, np.arange(len(store), dtype=np.int32), n_probes, pool)
-        neighbors, similarities = _join_probes(store, cells, probes, k, pool, progress)
-    return neighbors, similarities, cells.order
-
-
-def _join_probes(
-    store: NDArray[Any], cells: Cells, probes: NDArray[np.int32], k: int, pool: Executor, progress: Progress
+    store: NDArray[Any], cells: Cells, probes: NDArray[np.int32], k: int, scratch: Scratch, steps: Steps
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Compare every place with its cell and the cells it probes; return the k best of each row, in row order."""
-    m = cells.n_cells
-    selection = start_selection(len(store), k)
-    owners, locks = cells.owners, np.zeros(m, dtype=np.int32)
-    total = (len(_PHASES) - 1) * m
-    progress("knn", 0, total)
-    # The best cells of all rows come first: they raise the floors, and the others then have little to offer.
-    for phase, (first, last) in enumerate(pairwise(_PHASES)):
-        prober_starts, probers = invert_lists(np.ascontiguousarray(probes[:, first:last]), m)
-        plan = _Plan(cells.order, cells.starts, owners, probes, prober_starts, probers, locks)
+    """Return the places and the similarities, (n, k) each, of the best that every place was compared with.
 
-        def join(at: int, plan: _Plan = plan, with_own: bool = phase == 0) -> None:
-            _join_range(store, plan, at, min(at + _TASK_CELLS, m), with_own, selection)
+    -1 and 0 where there are fewer than k.
+    """
+    n = len(store)
+    lists = scratch.array("lists", (n, k), np.int32)
+    similarities = scratch.array("similarities", (n, k), np.float32)
+    prober_starts, probers = invert_lists(probes, cells.n_cells)
+    plan = _Plan(cells.order, cells.places, cells.starts, cells.owners, probes, prober_starts, probers)
 
-        for at, _ in enumerate(pool.map(join, range(0, m, _TASK_CELLS)), start=1):
-            progress("knn", phase * m + min(m, at * _TASK_CELLS), total)
-        raise_floors(selection)
-    return finish_selection(selection, cells.order)
+    def join(start: int, stop: int) -> None:
+        # The best cells of all rows come first: they raise the floors, and the others then have little to offer.
+        is_late = np.arange(probes.shape[1]) >= _EARLY_PROBES
+        here = probes[start:stop]
+        targets = np.where(here < 0, -1, here + is_late * np.int32(cells.n_cells)).ravel()
+        by_target = np.argsort(targets, kind="stable").astype(np.int32)
+        _join_block(
+            store, plan, start, stop, targets, by_target, start_selection(stop - start, k),
+            lists[start:stop], similarities[start:stop],
+        )  # fmt: skip
+
+    steps.run_tiles(scratch, _cut_blocks(cells.starts), join, "knn: join")
+    return lists, similarities
+
+
+def _cut_blocks(starts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the edges of blocks of whole cells.
+
+    >>> _cut_blocks(np.array([0, 4000, 4090, 4100, 9000])).tolist()
+    [0, 4100, 9000]
+    """
+    at = np.searchsorted(starts, np.arange(_BLOCK_ROWS, starts[-1], _BLOCK_ROWS))
+    return np.unique(np.concatenate(([0], starts[at], [starts[-1]])))
 
 
 @njit(cache=True, nogil=True)
-def _join_range(store, plan, first, last, with_own, selection):  # type: ignore[no-untyped-def]
-    """Join the members of cells first..last with the rows that probe them, and with each other if asked."""
-    gathered = np.empty((CHUNK_ROWS, store.shape[1]), dtype=np.float32)
+def _join_block(store, plan, start, stop, targets, by_target, selection, lists, similarities):  # type: ignore[no-untyped-def]
+    """Join the places start..stop, whole cells, and write their lists."""
+    rows = np.empty((stop - start, store.shape[1]), dtype=np.float32)
+    copy_range(store, start, rows)
+    first, last = plan.owners[start], plan.owners[stop - 1] + 1
     for cell in range(first, last):
-        start, stop = plan.starts[cell], plan.starts[cell + 1]
-        members = np.empty((stop - start, store.shape[1]), dtype=np.float32)
-        copy_range(store, start, members)
-        if with_own:
-            scores = np.dot(members, members.T)
-            lock(plan.locks, cell)
-            for i in range(len(scores)):
-                push_line(selection, scores[i], plan.order[start:stop], start + i, i)
-            unlock(plan.locks, cell)
-        for chunk in range(plan.prober_starts[cell], plan.prober_starts[cell + 1], CHUNK_ROWS):
-            places = plan.probers[chunk : min(chunk + CHUNK_ROWS, plan.prober_starts[cell + 1])]
-            copy_rows(store, places, gathered[: len(places)])
-            scores = np.dot(gathered[: len(places)], members.T)
-            _push_chunk(selection, scores, places, cell, plan)
+        begin, end = plan.starts[cell], plan.starts[cell + 1]
+        _join_own(rows[begin - start : end - start], plan.order[begin:end], begin - start, selection)
+    raise_floors(selection)
+    _join_probed(store, plan, start, stop, rows, targets, by_target, selection)
+    raise_floors(selection)
+    for cell in range(first, last):
+        _join_probers(store, plan, start, stop, cell, rows, selection)
+    for i in range(stop - start):
+        best = sort_best(selection, i)
+        for j in range(len(best)):
+            lists[i, j] = plan.places[unpack_row(best[j])]
+            similarities[i, j] = unpack_similarity(best[j])
+        lists[i, len(best) :] = -1
+        similarities[i, len(best) :] = 0
 
 
 @njit(cache=True, nogil=True)
-def _push_chunk(selection, scores, places, cell, plan):  # type: ignore[no-untyped-def]
-    """Offer the scores of probing places to themselves, then to the members, holding one lock at a time."""
-    start, stop = plan.starts[cell], plan.starts[cell + 1]
-    ids = plan.order[start:stop]
-    masked = np.empty(stop - start, dtype=np.float32)
-    begin = 0
-    while begin < len(places):
-        source = plan.owners[places[begin]]
+def _join_own(members, ids, at, selection):  # type: ignore[no-untyped-def]
+    """Join the members of a cell, whose selections begin at `at`, with each other; a large cell in chunks."""
+    for begin in range(0, len(members), CHUNK_ROWS):
+        scores = np.dot(members[begin : begin + CHUNK_ROWS], members.T)
+        for i in range(len(scores)):
+            push_line(selection, scores[i], ids, at + begin + i, begin + i)
+
+
+@njit(cache=True, nogil=True)
+def _join_probed(store, plan, start, stop, rows, targets, by_target, selection):  # type: ignore[no-untyped-def]
+    """Join the rows of a block with the cells they probe, cell by cell."""
+    n_probes, n_cells = plan.probes.shape[1], len(plan.starts) - 1
+    late = False
+    gathered = np.empty((CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
+    begin = np.searchsorted(targets[by_target], 0)  # behind those that name no cell
+    while begin < len(targets):
+        target = targets[by_target[begin]]
+        cell = target % n_cells
+        if target >= n_cells and not late:
+            raise_floors(selection)
+            late = True
         end = begin
-        while end < len(places) and plan.owners[places[end]] == source:
+        while end < len(targets) and end - begin < CHUNK_ROWS and targets[by_target[end]] == target:
+            gathered[end - begin] = rows[by_target[end] // n_probes]
             end += 1
-        lock(plan.locks, source)
-        for i in range(begin, end):
-            push_line(selection, scores[i], ids, places[i], -1)
-        unlock(plan.locks, source)
-        lock(plan.locks, cell)
-        _mask_floors(plan.probes, start, stop, source, selection.floors, masked)
-        for i in range(begin, end):
-            push_columns(selection, scores[i], plan.order[places[i]], start, masked)
-        unlock(plan.locks, cell)
+        low, high = plan.starts[cell], plan.starts[cell + 1]
+        inside = start <= low < stop
+        scores = _multiply(gathered[: end - begin], store[low:high])
+        for i in range(end - begin):
+            row = by_target[begin + i] // n_probes
+            push_line(selection, scores[i], plan.order[low:high], row, -1)
+            if inside:
+                _push_members(selection, scores[i], start + row, low, low - start, plan)
         begin = end
 
 
 @njit(cache=True, nogil=True)
-def _mask_floors(probes, start, stop, source, floors, masked):  # type: ignore[no-untyped-def]
-    """Copy the floors of places start..stop, +inf for those that probe the cell `source` and so see its rows anyway."""
-    for place in range(start, stop):
-        n_equal = 0
-        for i in range(probes.shape[1]):
-            n_equal += probes[place, i] == source
-        masked[place - start] = np.inf if n_equal else floors[place]
+def _multiply(rows, stored):  # type: ignore[no-untyped-def]
+    """Return the products of rows with stored ones; a BLAS takes longer to begin than a few rows take."""
+    if len(rows) >= _WORTH_BLAS:
+        members = np.empty(stored.shape, dtype=np.float32)
+        copy_range(stored, 0, members)
+        return np.dot(rows, members.T)
+    scores = np.empty((len(rows), len(stored)), dtype=np.float32)
+    for j in range(len(stored)):
+        for i in range(len(rows)):
+            scores[i, j] = multiply_row(rows[i], stored[j])
+    return scores
+
+
+@njit(cache=True, nogil=True)
+def _join_probers(store, plan, start, stop, cell, rows, selection):  # type: ignore[no-untyped-def]
+    """Join the members of a cell with the rows outside of the block that probe it."""
+    low, high = plan.starts[cell], plan.starts[cell + 1]
+    probers = plan.probers[plan.prober_starts[cell] : plan.prober_starts[cell + 1]]
+    before, after = np.searchsorted(probers, start), np.searchsorted(probers, stop)
+    outside = np.concatenate((probers[:before], probers[after:]))
+    gathered = np.empty((min(CHUNK_ROWS, len(outside)), rows.shape[1]), dtype=np.float32)
+    members = rows[low - start : high - start]
+    for begin in range(0, len(outside), CHUNK_ROWS):
+        here = outside[begin : begin + CHUNK_ROWS]
+        copy_rows(store, here, gathered[: len(here)])
+        scores = np.dot(gathered[: len(here)], members.T)
+        for i in range(len(here)):
+            _push_members(selection, scores[i], here[i], low, low - start, plan)
+
+
+@njit(cache=True, nogil=True)
+def _push_members(selection, line, prober, low, at, plan):  # type: ignore[no-untyped-def]
+    """Offer a prober to the members of a cell, but not to those that probe the prober's cell and so see it anyway."""
+    floors = selection.floors
+    for begin in range(0, len(line), LANES):
+        end = min(begin + LANES, len(line))
+        n_hits = 0
+        for j in range(begin, end):
+            n_hits += line[j] >= floors[at + j]
+        if n_hits == 0:
+            continue
+        source = plan.owners[prober]
+        for j in range(begin, end):
+            if line[j] >= floors[at + j] and not _names(plan.probes[low + j], source):
+                offer(selection, at + j, line[j], plan.order[prober])
+
+
+@njit(cache=True, nogil=True)
+def _names(probes, cell):  # type: ignore[no-untyped-def]
+    """Tell whether a list of probes names a cell."""
+    n_equal = 0
+    for i in range(len(probes)):
+        n_equal += probes[i] == cell
+    return n_equal > 0

@@ -1,10 +1,13 @@
-"""Cells: a collection divided into runs of about 64 near rows.
+"""Cells: a collection divided into runs of about 32 near rows.
 
-In: a store of rows. Out: Cells, an order of the rows in which every cell is a run of consecutive places.
+In: Features. Out: Cells, an order of the rows in which every cell is a run of consecutive places, and the rows stored
+in that order.
 
-The centres are trained on a sample, every row goes to the best of them, and cells that come out too large (one person
+The centres are trained on a sample, every row goes to the best it finds, and cells that come out too large (one person
 with half of all faces, thousands of copies) are split, because the work of a join grows with the square of a cell.
-Smaller cells would make a join more precise, and their centres more and dearer to find.
+Cells smaller than a person make a join precise: their centres are of one person and say who is near. Larger ones mix
+people, and the centre of a mixture is near nobody: measured on 500,000 faces, cells of 64 took four times as many
+probes for the same recall. Still smaller ones are dearer to rank.
 """
 
 from __future__ import annotations
@@ -15,18 +18,30 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
-from .centres import Coarse, assign_cells, assign_nearest, average_rows, group_centres, sort_by_label, train_centres
-from .progress import Progress
-from .rowstore import decode_row, take_rows
+from .centres import (
+    Coarse,
+    assign_nearest,
+    assign_rows,
+    average_cells,
+    average_rows,
+    group_centres,
+    sort_by_label,
+    train_centres,
+)
+from .features import Features
+from .rowstore import put_rows, store_type
+from .steps import Steps, cut_evenly
+from .workers import start_workers
 
-CELL_ROWS = 64  # rows a cell has on average
-_LARGEST_CELL = 4 * CELL_ROWS
-_ROWS_PER_CENTRE = 12  # sample that the centres are trained on
-_N_ROUNDS = 3
+_CELL_ROWS = 32  # rows a cell has on average; twice as many where more neighbours than these are wanted
+_LARGEST_CELL = 4  # times the average
+_ROWS_PER_CENTRE = 8  # sample that the centres are trained on
+_N_ROUNDS = 2
+_SEEN_GROUPS = 16  # groups looked at for the cell of a row
 _MOST_PARTS = 64  # parts a large cell is split into at once
+_CHUNK_ROWS = 4096  # rows assigned or stored by one task
 _AVERAGED_CELLS = 64  # cells averaged by one task
 
 
@@ -41,7 +56,7 @@ class Cells:
     starts : int64 (m + 1,)
         First place of each cell.
     coarse : Coarse
-        Their centres.
+        Their centres; `coarse.source` says whose.
     """
 
     order: NDArray[np.int32]
@@ -58,83 +73,119 @@ class Cells:
         """Which cell each place belongs to, int32 (n,)."""
         return np.repeat(np.arange(self.n_cells, dtype=np.int32), np.diff(self.starts))
 
-
-def make_cells(store: NDArray[Any], seed: int, pool: Executor, progress: Progress) -> Cells:
-    """Train centres on a sample, assign every row to one, and split the cells that are too large."""
-    n = len(store)
-    n_cells = max(2, n // CELL_ROWS)
-    progress("knn: cells", 0, _N_ROUNDS + 2)
-    sample = np.sort(np.random.default_rng(seed).choice(n, min(n, _ROWS_PER_CENTRE * n_cells), replace=False))
-    rows = take_rows(store, sample)
-    centres = rows[np.sort(np.random.default_rng((seed, 2)).choice(len(rows), n_cells, replace=False))]
-    for done in range(1, _N_ROUNDS + 1):
-        coarse = group_centres(centres, seed)
-        centres = average_rows(rows, assign_cells(rows, coarse, pool), coarse.centres)
-        progress("knn: cells", done, _N_ROUNDS + 2)
-    labels = assign_cells(store, group_centres(centres, seed), pool)
-    progress("knn: cells", _N_ROUNDS + 1, _N_ROUNDS + 2)
-    cells = _settle_cells(store, _split_large(store, labels, seed, pool), seed, pool)
-    progress("knn: cells", _N_ROUNDS + 2, _N_ROUNDS + 2)
-    return cells
+    @property
+    def places(self) -> NDArray[np.int32]:
+        """Where each row stands, int32 (n,)."""
+        places = np.empty_like(self.order)
+        places[self.order] = np.arange(len(places), dtype=np.int32)
+        return places
 
 
-def _settle_cells(store: NDArray[Any], labels: NDArray[np.int32], seed: int, pool: Executor) -> Cells:
-    """Renumber cells so that those of one group follow each other, and sort the rows by cell."""
-    order, starts = sort_by_label(labels)
+def make_cells(features: Features, k: int, seed: int, steps: Steps) -> tuple[Cells, NDArray[Any]]:
+    """Train centres on a sample, assign every row to one, split the cells that are too large, and store the rows."""
+    n, dim = len(features), features.dim
+    cell_rows = choose_cell_rows(k)
+    coarse = _train_coarse(features, max(2, n // cell_rows), seed, steps)
+    assigned = steps.open("labels")
+    labels = assigned.array("labels", (n,), np.int32)
+
+    def assign(start: int, stop: int) -> None:
+        assign_rows(features.read(start, stop), coarse, _SEEN_GROUPS, labels[start:stop])
+
+    steps.run_tiles(assigned, cut_evenly(n, _CHUNK_ROWS), assign, "knn: cells")
+    order, starts = sort_by_label(_split_large(features, labels, cell_rows, seed))
+    kept = steps.open("rows")
+    store = kept.array("rows", (n, dim), store_type())
+    cells = Cells(order, starts, coarse)
+    places = cells.places
+
+    def put(start: int, stop: int) -> None:
+        put_rows(store, places[start:stop], features.read(start, stop))
+
+    steps.run_tiles(kept, cut_evenly(n, _CHUNK_ROWS), put, "knn: rows")
+    return Cells(order, starts, _find_coarse(store, starts, seed)), store
+
+
+def choose_cell_rows(k: int) -> int:
+    """Return the average rows of a cell: a cell should hold a good part of a row's neighbours.
+
+    >>> choose_cell_rows(30), choose_cell_rows(80)
+    (32, 64)
+    """
+    return _CELL_ROWS if k < 1.5 * _CELL_ROWS else 2 * _CELL_ROWS
+
+
+def _train_coarse(features: Features, n_cells: int, seed: int, steps: Steps) -> Coarse:
+    """Train the centres of cells on a sample of the rows."""
+    n = len(features)
+    step = steps.open("centres")
+    centres = step.array("centres", (n_cells, features.dim), np.float32)
+
+    def train(start: int, stop: int) -> None:
+        rng = np.random.default_rng(seed)
+        rows = features.take(np.sort(rng.choice(n, min(n, _ROWS_PER_CENTRE * n_cells), replace=False)))
+        found = rows[np.sort(rng.choice(len(rows), n_cells, replace=False))]
+        with start_workers() as pool:
+            for _ in range(_N_ROUNDS):
+                coarse = group_centres(found, seed, pool)
+                found = average_rows(rows, _assign_sample(rows, coarse, pool), coarse.centres)
+        centres[:] = found
+
+    steps.run_tiles(step, np.array([0, 1]), train, "knn: centres")
+    with start_workers() as pool:
+        return group_centres(np.array(centres), seed, pool)
+
+
+def _assign_sample(rows: NDArray[np.float32], coarse: Coarse, pool: Executor) -> NDArray[np.int32]:
+    """Return the cell of each row of a sample."""
+    labels = np.empty(len(rows), dtype=np.int32)
+
+    def assign(at: int) -> None:
+        assign_rows(rows[at : at + _CHUNK_ROWS], coarse, _SEEN_GROUPS, labels[at : at + _CHUNK_ROWS])
+
+    list(pool.map(assign, range(0, len(rows), _CHUNK_ROWS)))
+    return labels
+
+
+def _find_coarse(store: NDArray[Any], starts: NDArray[np.int64], seed: int) -> Coarse:
+    """Average the rows of every cell, and group the centres."""
     n_cells = len(starts) - 1
     centres = np.zeros((n_cells, store.shape[1]), dtype=np.float32)
 
     def average(at: int) -> None:
-        _average_cells(store, order, starts, at, min(at + _AVERAGED_CELLS, n_cells), centres)
+        average_cells(store, starts, at, min(at + _AVERAGED_CELLS, n_cells), centres)
 
-    list(pool.map(average, range(0, n_cells, _AVERAGED_CELLS)))
-    coarse = group_centres(centres, seed)
-    renumbered = np.empty(n_cells, dtype=np.int32)
-    renumbered[coarse.source] = np.arange(n_cells, dtype=np.int32)
-    return Cells(*sort_by_label(renumbered[labels]), coarse)
+    with start_workers() as pool:
+        list(pool.map(average, range(0, n_cells, _AVERAGED_CELLS)))
+        return group_centres(centres, seed, pool)
 
 
-@njit(cache=True, nogil=True)
-def _average_cells(store, order, starts, first, last, centres):  # type: ignore[no-untyped-def]
-    """Set the centres of cells first..last, zeros so far, to the directions of their sums."""
-    row = np.empty(store.shape[1], dtype=np.float32)
-    for cell in range(first, last):
-        total = centres[cell]
-        for place in range(starts[cell], starts[cell + 1]):
-            decode_row(store[order[place]], row)
-            for j in range(len(row)):
-                total[j] += row[j]
-        length = np.sqrt(np.sum(total * total))
-        if length > 0:
-            for j in range(len(row)):
-                total[j] /= length
-
-
-def _split_large(store: NDArray[Any], labels: NDArray[np.int32], seed: int, pool: Executor) -> NDArray[np.int32]:
+def _split_large(features: Features, labels: NDArray[np.int32], cell_rows: int, seed: int) -> NDArray[np.int32]:
     """Split every cell of too many rows, and number the cells without gaps."""
     order, starts = sort_by_label(labels)
     members = np.split(order, starts[1:-1])
 
     def split(part: int) -> NDArray[np.int32]:
-        if len(members[part]) <= _LARGEST_CELL:
+        if len(members[part]) <= _LARGEST_CELL * cell_rows:
             return np.zeros(len(members[part]), dtype=np.int32)
-        return _split_rows(take_rows(store, members[part]), (seed, 4, part))
+        return _split_rows(features.take(members[part]), cell_rows, (seed, 4, part))
 
-    return _number_cells(len(labels), zip(members, pool.map(split, range(len(members))), strict=True))
+    with start_workers() as pool:
+        return _number_cells(len(labels), zip(members, pool.map(split, range(len(members))), strict=True))
 
 
-def _split_rows(rows: NDArray[np.float32], seed: tuple[int, ...]) -> NDArray[np.int32]:
+def _split_rows(rows: NDArray[np.float32], cell_rows: int, seed: tuple[int, ...]) -> NDArray[np.int32]:
     """Split rows into numbered cells, recursively; those that k-means cannot tell apart are dealt out in order."""
-    if len(rows) <= _LARGEST_CELL:
+    if len(rows) <= _LARGEST_CELL * cell_rows:
         return np.zeros(len(rows), dtype=np.int32)
-    n_parts = min(-(-len(rows) // CELL_ROWS), _MOST_PARTS)
+    n_parts = min(-(-len(rows) // cell_rows), _MOST_PARTS)
     labels = assign_nearest(rows, train_centres(rows, n_parts, seed, n_rounds=4))
     sizes = np.bincount(labels, minlength=n_parts)
     if sizes.max() > 0.9 * len(rows):
-        return (np.arange(len(rows)) // CELL_ROWS).astype(np.int32)
+        return (np.arange(len(rows)) // cell_rows).astype(np.int32)
     members = [np.flatnonzero(labels == part) for part in range(n_parts)]
     return _number_cells(
-        len(rows), ((here, _split_rows(rows[here], (*seed, part))) for part, here in enumerate(members))
+        len(rows), ((here, _split_rows(rows[here], cell_rows, (*seed, part))) for part, here in enumerate(members))
     )
 
 

@@ -2,29 +2,25 @@
 
 In: unit rows. Out: centres in groups (Coarse), and for every row the numbers of its nearest cells.
 
-With one centre per 64 rows, comparing n rows with all centres costs n^2. So the centres are themselves grouped by
+With one centre per 32 rows, comparing n rows with all centres costs n^2. So the centres are themselves grouped by
 k-means, into about the root of their number: a row is compared with the groups and then only with the centres of the
-best ones, which costs n^1.5. A near cell in a far group is missed; how many groups are looked at is the trade-off, and
-it is small for the one best cell and large for a ranking.
+best ones, which costs n^1.5 with a small constant. A near cell in a far group is missed; how many groups are looked at
+is the trade-off. It need not be many: what a ranking misses, neighbours of neighbours mostly find (expansion.py).
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .rowstore import CHUNK_ROWS, copy_rows
-from .selection import keep_best, pack_key, push_line, push_rows, sort_best, start_selection, unpack_row
+from .rowstore import CHUNK_ROWS, copy_range
+from .selection import select_best
 
-_FLAT_CELLS = 4096  # up to so many cells a row is ranked against all centres, beyond against those of the best groups
-_ROUGH_GROUPS = 16  # groups looked at to find the one best cell
-_N_GROUPS = 64  # groups looked at to rank cells
-_RANK_ROWS = 2048  # rows ranked at once; more make the products with a group's few centres worthwhile
-_CHUNK_CENTRES = 512  # centres multiplied at once
+RANKED_ROWS = 2048  # rows ranked at once; many make the products with a group's few centres worthwhile
 
 
 class Coarse(NamedTuple):
@@ -52,14 +48,21 @@ class Coarse(NamedTuple):
 
 
 def train_centres(
-    rows: NDArray[np.float32], n_parts: int, seed: tuple[int, ...], *, n_rounds: int
+    rows: NDArray[np.float32], n_parts: int, seed: tuple[int, ...], *, n_rounds: int, pool: Executor | None = None
 ) -> NDArray[np.float32]:
     """Return the unit centres of a few rounds of spherical k-means, started from random rows."""
     chosen = np.random.default_rng(seed).choice(len(rows), n_parts, replace=False)
     centres = rows[np.sort(chosen)]
     for _ in range(n_rounds):
-        centres = average_rows(rows, assign_nearest(rows, centres), centres)
+        labels = assign_nearest(rows, centres) if pool is None else _assign_by_threads(rows, centres, pool)
+        centres = average_rows(rows, labels, centres)
     return centres
+
+
+def _assign_by_threads(rows: NDArray[np.float32], centres: NDArray[np.float32], pool: Executor) -> NDArray[np.int32]:
+    """Return the number of each row's best centre, with the threads of a pool."""
+    starts = range(0, len(rows), RANKED_ROWS)
+    return np.concatenate(list(pool.map(lambda at: assign_nearest(rows[at : at + RANKED_ROWS], centres), starts)))
 
 
 @njit(cache=True, nogil=True)
@@ -92,11 +95,11 @@ def average_rows(rows, labels, centres) -> NDArray[np.float32]:  # type: ignore[
 # --- groups ----------------------------------------------------------------------------------------------------------
 
 
-def group_centres(centres: NDArray[np.float32], seed: int) -> Coarse:
+def group_centres(centres: NDArray[np.float32], seed: int, pool: Executor) -> Coarse:
     """Group centres by k-means, groups side by side along their widest direction."""
     n_groups = max(1, min(len(centres), round(4.6 * np.sqrt(len(centres)))))
-    groups = _sort_along_axis(train_centres(centres, n_groups, (seed, 3), n_rounds=3))
-    used, labels = np.unique(assign_nearest(centres, groups), return_inverse=True)
+    groups = _sort_along_axis(train_centres(centres, n_groups, (seed, 3), n_rounds=3, pool=pool))
+    used, labels = np.unique(_assign_by_threads(centres, groups, pool), return_inverse=True)
     source, starts = sort_by_label(labels.astype(np.int32))
     return Coarse(centres[source], source, groups[used], starts)
 
@@ -124,93 +127,106 @@ def sort_by_label(labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
 
-def assign_cells(store: NDArray[Any], coarse: Coarse, pool: Executor) -> NDArray[np.int32]:
-    """Return the best cell of every row of a store, out of those in its few best groups."""
-    return _rank_in_best_groups(store, np.arange(len(store), dtype=np.int32), coarse, 1, _ROUGH_GROUPS, pool).ravel()
-
-
-def rank_cells(
-    store: NDArray[Any], places: NDArray[np.int32], coarse: Coarse, n_ranks: int, pool: Executor
-) -> NDArray[np.int32]:
-    """Return the n_ranks best cells of the rows at the given places, best first; -1 where a row saw fewer."""
-    n_groups = len(coarse.groups) if len(coarse.centres) <= _FLAT_CELLS else _N_GROUPS
-    return _rank_in_best_groups(store, places, coarse, n_ranks, n_groups, pool)
-
-
-def _rank_in_best_groups(
-    store: NDArray[Any], places: NDArray[np.int32], coarse: Coarse, n_ranks: int, n_groups: int, pool: Executor
-) -> NDArray[np.int32]:
-    """Return the n_ranks best cells of the rows at the given places, out of those in the n_groups best groups."""
-    ranked = np.empty((len(places), n_ranks), dtype=np.int32)
-    n_all = len(coarse.groups)
-    # A row must see enough cells to fill its list, however the groups are sized.
-    seen_enough = n_groups * len(coarse.centres) >= 4 * n_ranks * n_all
-    n_seen = min(n_groups, n_all) if seen_enough else n_all
-
-    def rank(at: int) -> None:
-        here = places[at : at + _RANK_ROWS]
-        _rank_chunk(store, here, coarse, n_seen, start_selection(len(here), n_ranks), ranked[at : at + _RANK_ROWS])
-
-    list(pool.map(rank, range(0, len(places), _RANK_ROWS)))
-    return ranked
-
-
 @njit(cache=True, nogil=True)
-def _rank_chunk(store, places, coarse, n_seen, selection, ranked):  # type: ignore[no-untyped-def]
-    """Rank cells for a chunk of rows: all of them, or those of the n_seen best groups."""
-    rows = np.empty((len(places), store.shape[1]), dtype=np.float32)
-    copy_rows(store, places, rows)
-    if n_seen >= len(coarse.groups):
-        _push_all_cells(selection, rows, coarse.centres)
-    else:
-        _push_cells_of_groups(selection, rows, coarse, _choose_groups(rows, coarse.groups, n_seen))
-    for i in range(len(rows)):
-        best = sort_best(selection, i)
-        for j in range(len(best)):
-            ranked[i, j] = unpack_row(best[j])
-        ranked[i, len(best) :] = -1
-
-
-@njit(cache=True, nogil=True)
-def _push_all_cells(selection, rows, centres):  # type: ignore[no-untyped-def]
-    """Offer all cells to each row."""
-    for start in range(0, len(rows), CHUNK_ROWS):
-        for first in range(0, len(centres), _CHUNK_CENTRES):
-            scores = np.dot(rows[start : start + CHUNK_ROWS], centres[first : first + _CHUNK_CENTRES].T)
-            push_rows(selection, scores, start, first)
-
-
-@njit(cache=True, nogil=True)
-def _choose_groups(rows, groups, n_seen):  # type: ignore[no-untyped-def]
-    """Return the n_seen best groups of each row, unordered, int32 (n, n_seen)."""
-    chosen = np.empty((len(rows), n_seen), dtype=np.int32)
-    keys = np.empty(len(groups), dtype=np.uint64)
-    for start in range(0, len(rows), CHUNK_ROWS):
-        scores = np.dot(rows[start : start + CHUNK_ROWS], groups.T)
-        for i in range(len(scores)):
-            for j in range(len(groups)):
-                keys[j] = pack_key(scores[i, j], j)
-            keep_best(keys, len(groups), n_seen)
-            for j in range(n_seen):
-                chosen[start + i, j] = unpack_row(keys[j])
-    return chosen
-
-
-@njit(cache=True, nogil=True)
-def _push_cells_of_groups(selection, rows, coarse, chosen):  # type: ignore[no-untyped-def]
-    """Offer to each row the cells of its chosen groups, group by group, so that products are of many rows."""
+def assign_rows(rows, coarse, n_seen, labels) -> None:  # type: ignore[no-untyped-def]
+    """Set the best cell of each row, out of those in its n_seen best groups; the first of equals."""
+    chosen = _choose_groups(rows, coarse.groups, min(n_seen, len(coarse.groups)))
     starts, choosers = invert_lists(chosen, len(coarse.groups))
+    best = np.full(len(rows), -np.inf, dtype=np.float32)
     gathered = np.empty((CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
     for group in range(len(coarse.groups)):
         first, last = coarse.group_starts[group], coarse.group_starts[group + 1]
-        ids = np.arange(first, last)
         for start in range(starts[group], starts[group + 1], CHUNK_ROWS):
             here = choosers[start : min(start + CHUNK_ROWS, starts[group + 1])]
             for i in range(len(here)):
                 gathered[i] = rows[here[i]]
             scores = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
             for i in range(len(here)):
-                push_line(selection, scores[i], ids, here[i], -1)
+                j = np.argmax(scores[i])
+                if scores[i, j] > best[here[i]]:
+                    best[here[i]] = scores[i, j]
+                    labels[here[i]] = first + j
+
+
+@njit(cache=True, nogil=True)
+def rank_cells(rows, coarse, n_ranks, n_seen) -> NDArray[np.int32]:  # type: ignore[no-untyped-def]
+    """Return the n_ranks best cells of each row by their old numbers, best first; -1 where a row saw fewer.
+
+    Only the cells in a row's n_seen best groups are looked at.
+    """
+    ranked = np.full((len(rows), n_ranks), -1, dtype=np.int32)
+    if n_seen >= len(coarse.groups):
+        _rank_all_cells(rows, coarse, ranked)
+    else:
+        _rank_in_groups(rows, coarse, _choose_groups(rows, coarse.groups, n_seen), ranked)
+    return ranked
+
+
+@njit(cache=True, nogil=True)
+def _rank_all_cells(rows, coarse, ranked):  # type: ignore[no-untyped-def]
+    """Rank all cells for each row."""
+    n_cells, n_ranks = len(coarse.centres), ranked.shape[1]
+    places, maxima = np.empty(n_cells, dtype=np.int32), np.empty(n_cells, dtype=np.float32)
+    for start in range(0, len(rows), CHUNK_ROWS):
+        scores = np.dot(rows[start : start + CHUNK_ROWS], coarse.centres.T)
+        for i in range(len(scores)):
+            for j in range(select_best(scores[i], n_ranks, places, maxima)):
+                ranked[start + i, j] = coarse.source[places[j]]
+
+
+@njit(cache=True, nogil=True)
+def _rank_in_groups(rows, coarse, chosen, ranked):  # type: ignore[no-untyped-def]
+    """Rank the cells of each row's chosen groups."""
+    n_ranks = ranked.shape[1]
+    seen, scores, counts = _multiply_groups(rows, coarse, chosen)
+    places, maxima = np.empty(seen.shape[1], dtype=np.int32), np.empty(seen.shape[1], dtype=np.float32)
+    for i in range(len(rows)):
+        for j in range(select_best(scores[i, : counts[i]], n_ranks, places, maxima)):
+            ranked[i, j] = coarse.source[seen[i, places[j]]]
+
+
+@njit(cache=True, nogil=True)
+def _multiply_groups(rows, coarse, chosen):  # type: ignore[no-untyped-def]
+    """Return the cells in the groups that each row has chosen, their scores, and how many there are.
+
+    Group by group, so that a product is of many rows.
+    """
+    starts, choosers = invert_lists(chosen, len(coarse.groups))
+    sizes = np.diff(coarse.group_starts)
+    most = 0
+    for i in range(len(chosen)):
+        most = max(most, np.sum(sizes[chosen[i]]))
+    seen = np.empty((len(rows), most), dtype=np.int32)
+    scores = np.empty((len(rows), most), dtype=np.float32)
+    counts = np.zeros(len(rows), dtype=np.int64)
+    gathered = np.empty((CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
+    for group in range(len(coarse.groups)):
+        first, last = coarse.group_starts[group], coarse.group_starts[group + 1]
+        for start in range(starts[group], starts[group + 1], CHUNK_ROWS):
+            here = choosers[start : min(start + CHUNK_ROWS, starts[group + 1])]
+            for i in range(len(here)):
+                gathered[i] = rows[here[i]]
+            products = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
+            for i in range(len(here)):
+                at = counts[here[i]]
+                for j in range(last - first):
+                    seen[here[i], at + j] = first + j
+                    scores[here[i], at + j] = products[i, j]
+                counts[here[i]] = at + last - first
+    return seen, scores, counts
+
+
+@njit(cache=True, nogil=True)
+def _choose_groups(rows, groups, n_seen):  # type: ignore[no-untyped-def]
+    """Return the n_seen best groups of each row, best first, int32 (n, n_seen)."""
+    chosen = np.empty((len(rows), n_seen), dtype=np.int32)
+    places, maxima = np.empty(len(groups), dtype=np.int32), np.empty(len(groups), dtype=np.float32)
+    for start in range(0, len(rows), CHUNK_ROWS):
+        scores = np.dot(rows[start : start + CHUNK_ROWS], groups.T)
+        for i in range(len(scores)):
+            select_best(scores[i], n_seen, places, maxima)
+            chosen[start + i] = places[:n_seen]
+    return chosen
 
 
 @njit(cache=True, nogil=True)
@@ -234,3 +250,17 @@ def invert_lists(lists, n_targets) -> tuple[NDArray[np.int64], NDArray[np.int32]
                 rows[free[target]] = row
                 free[target] += 1
     return starts, rows
+
+
+@njit(cache=True, nogil=True)
+def average_cells(store, starts, first, last, centres) -> None:  # type: ignore[no-untyped-def]
+    """Set the centres of cells first..last, runs of consecutive stored rows, to the directions of their sums."""
+    for cell in range(first, last):
+        rows = np.empty((starts[cell + 1] - starts[cell], store.shape[1]), dtype=np.float32)
+        copy_range(store, starts[cell], rows)
+        total = np.zeros(store.shape[1], dtype=np.float32)
+        for i in range(len(rows)):
+            for j in range(len(total)):
+                total[j] += rows[i, j]
+        length = np.sqrt(np.sum(total * total))
+        centres[cell] = total / length if length > 0 else total

@@ -23,10 +23,14 @@ COMMANDS = {
     "sweep": ("sweep", "Show what other thresholds would give: F with labels, else the number of clusters."),
     "train": ("train", "Train an edge scorer on FEATURES with known LABELS and write a model folder."),
     "evaluate": ("evaluate", "Compare PREDICTED labels with TRUTH: pairwise and BCubed precision, recall, F, and NMI."),
+    "report": ("report", "Write one self-contained HTML file that shows CLUSTERS."),
+    "review": ("review", "Look through CLUSTERS and correct them on a page in the browser."),
+    "export": ("export", "Write CLUSTERS as corrected by 'starfc review': labels, folders, FiftyOne, constraints."),
     "knn": ("knn", "Build the kNN graph of FEATURES."),
     "synth": ("data", "Make face-like vectors with known identities, streamed to disk."),
     "convert": ("data", "Convert features or labels between all formats."),
     "import-checkpoint": ("train", "Make a model folder from the authors' released BACKBONE.pth and HEAD.pth."),
+    "bench": ("bench", "Compare all methods on labelled data: a table, or F against test or training size."),
     "demo": ("demo", "Cluster a synthetic collection without labels, train on another, and draw the result."),
 }
 

@@ -16,13 +16,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from . import __version__
 from .atomic import replacing
-from .celljoin import join_cells
+from .cellknn import find_neighbors
 from .errors import InputError
 from .exact import EQUAL_WITHIN, join_exactly, search_rows
 from .features import Features, npz_names, open_npz_array
 from .progress import Progress, silent
 from .selection import mark_others
+from .steps import Steps
 
 METHODS = ("auto", "exact", "cells")
 _EXACT_UP_TO = 24_000  # rows up to which all pairs are faster than cells (measured, d = 256)
@@ -72,6 +74,9 @@ def build_knn(
     method: str = "auto",
     recall: float = 0.95,
     seed: int = 0,
+    folder: Path | None = None,
+    facts: dict[str, Any] | None = None,
+    memory: int | None = None,
     progress: Progress = silent,
 ) -> KnnGraph:
     """Find the k most similar other rows of every row.
@@ -88,6 +93,12 @@ def build_knn(
         Share of the true neighbours that "cells" must find.
     seed : int
         Of the random choices of "cells".
+    folder : Path, optional
+        Where "cells" keeps its arrays as files, so that the same call goes on where a killed one stopped.
+    facts : dict, optional
+        What the result depends on beside these arguments, such as a digest of the features; needed with `folder`.
+    memory : int, optional
+        Bytes beyond which "cells" lets go of the pages of those files.
     progress : callable
         Called as ``progress("knn", done, total)``.
 
@@ -108,7 +119,9 @@ def build_knn(
     if not 0 < recall <= 1:
         raise InputError(f"recall ({recall}) must be above 0 and at most 1, the share of neighbours to find")
     if _prefers_cells(method, len(features), k, recall):
-        return KnnGraph(*join_cells(features, k, recall=recall, seed=seed, progress=progress))
+        wanted = (facts or {}) | {"n": len(features), "dim": features.dim, "k": k, "recall": recall, "seed": seed}
+        steps = Steps(folder, wanted | {"starfc": __version__}, memory, progress)
+        return KnnGraph(*find_neighbors(features, k, recall=recall, seed=seed, steps=steps))
     return KnnGraph(*join_exactly(features.read, len(features), features.dim, k, progress))
 
 

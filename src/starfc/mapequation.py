@@ -170,7 +170,8 @@ def _move(
     graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator, *, groups: NDArray[np.int32] | None = None
 ) -> _Found:
     """Move nodes of a graph between modules; with groups, each group is a network of its own."""
-    order = rng.permutation(graph.n_nodes).astype(np.int32)
+    # By their flow, then shuffled: the same order whatever the numbers of the nodes, unless flows are equal.
+    order = np.argsort(graph.flows, kind="stable")[rng.permutation(graph.n_nodes)].astype(np.int32)
     moved = labels.copy()
     if groups is None:
         groups, flows = np.empty(0, np.int32), graph.flows

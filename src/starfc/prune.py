@@ -17,18 +17,22 @@ entries, so hubs, which are in many lists, cost no more than others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import numba
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 
 from .errors import InputError
 from .score import ScoredEdges
+from .tiles import run_tiles
 
 AGGREGATES = ("max", "mean", "min", "jaccard")
 EDGE_KINDS = ("directed", "mutual")
+_TILE_ROWS = 1024
+_CELLS_PER_KEY = 32  # of the table that common neighbours are looked up in; it must fit the nearest cache
+_N_FACTORS = 32  # hash functions that are tried to keep the keys of a row apart
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,18 @@ class EdgeGraph:
 
     def keep(self, kept: NDArray[np.bool_]) -> EdgeGraph:
         """Return the graph with only the marked edges."""
-        running = np.concatenate(([0], np.cumsum(kept, dtype=np.int64)))
-        return EdgeGraph(running[self.offsets], self.targets[kept], self.scores[kept])
+        offsets = np.zeros(len(self.offsets), dtype=np.int64)
+        _for_rows(self.n_nodes, lambda start, stop: _count_kept(start, stop, self.offsets, kept, offsets[1:]))
+        np.cumsum(offsets, out=offsets)
+        targets = np.empty(offsets[-1], dtype=np.int32)
+        scores = np.empty(offsets[-1], dtype=np.float32)
+        _for_rows(
+            self.n_nodes,
+            lambda start, stop: _fill_kept(
+                start, stop, self.offsets, self.targets, self.scores, kept, offsets, targets, scores
+            ),
+        )
+        return EdgeGraph(offsets, targets, scores)
 
 
 def prune_edges(
@@ -97,7 +111,7 @@ def prune_edges(
         raise InputError(f"edges ('{edges}') must be one of {', '.join(EDGE_KINDS)}")
     graph = parse_edges(scored, tau1)
     if edges == "mutual":
-        graph = graph.keep(_find_mutual(graph.offsets, graph.targets))
+        graph = graph.keep(_find_mutual(graph))
     if tau2 is None:
         return graph
     return graph.keep(measure_intimacy(graph, aggregate=aggregate) > np.float32(tau2))
@@ -105,102 +119,187 @@ def prune_edges(
 
 def parse_edges(scored: ScoredEdges, tau1: float | None) -> EdgeGraph:
     """Keep the edges with score > tau_1 (all of them if None)."""
-    threshold = -np.inf if tau1 is None else tau1
-    surviving = _count_surviving(scored.neighbors, scored.scores, np.float32(threshold))
-    offsets = np.zeros(len(surviving) + 1, dtype=np.int64)
-    np.cumsum(surviving, out=offsets[1:])
-    targets, scores = _fill_surviving(scored.neighbors, scored.scores, np.float32(threshold), offsets)
-    return EdgeGraph(offsets, targets, scores)
+    threshold = np.float32(-np.inf if tau1 is None else tau1)
+    neighbors, scores = scored.neighbors, scored.scores
+    offsets = np.zeros(len(neighbors) + 1, dtype=np.int64)
+    _for_rows(
+        len(neighbors), lambda start, stop: _count_surviving(start, stop, neighbors, scores, threshold, offsets[1:])
+    )
+    np.cumsum(offsets, out=offsets)
+    targets = np.empty(offsets[-1], dtype=np.int32)
+    kept = np.empty(offsets[-1], dtype=np.float32)
+    _for_rows(
+        len(neighbors),
+        lambda start, stop: _fill_surviving(start, stop, neighbors, scores, threshold, offsets, targets, kept),
+    )
+    return EdgeGraph(offsets, targets, kept)
 
 
 def measure_intimacy(graph: EdgeGraph, *, aggregate: str = "max") -> NDArray[np.float32]:
     """Return the node intimacy of every edge, float32 (n_edges,)."""
-    common = _count_common(graph.offsets, graph.targets, numba.get_num_threads())
-    return np.asarray(_aggregate_counts(graph.offsets, graph.targets, common, AGGREGATES.index(aggregate)))
+    intimacy = np.empty(len(graph.targets), dtype=np.float32)
+    kind = AGGREGATES.index(aggregate)
+    _for_rows(
+        graph.n_nodes, lambda start, stop: _measure_rows(start, stop, graph.offsets, graph.targets, kind, intimacy)
+    )
+    return intimacy
 
 
-@njit(cache=True, parallel=True)
-def _count_surviving(neighbors, scores, threshold):  # type: ignore[no-untyped-def]
+def _find_mutual(graph: EdgeGraph) -> NDArray[np.bool_]:
+    """Mark the edges i -> j for which j -> i is there too."""
+    mutual = np.zeros(len(graph.targets), dtype=np.bool_)
+    _for_rows(graph.n_nodes, lambda start, stop: _mark_mutual(start, stop, graph.offsets, graph.targets, mutual))
+    return mutual
+
+
+def _for_rows(n: int, work: Callable[[int, int], None]) -> None:
+    """Call work(start, stop) for all rows, in runs short enough to balance the threads."""
+    run_tiles(n, _TILE_ROWS, work, "")
+
+
+@njit(cache=True, nogil=True)
+def _count_surviving(start, stop, neighbors, scores, threshold, counts):  # type: ignore[no-untyped-def]
     """Count the edges of each row with a score above the threshold."""
-    counts = np.zeros(len(neighbors), dtype=np.int64)
-    for i in prange(len(neighbors)):
+    for i in range(start, stop):
         for slot in range(neighbors.shape[1]):
             if neighbors[i, slot] >= 0 and scores[i, slot] > threshold:
                 counts[i] += 1
-    return counts
 
 
-@njit(cache=True, parallel=True)
-def _fill_surviving(neighbors, scores, threshold, offsets):  # type: ignore[no-untyped-def]
+@njit(cache=True, nogil=True)
+def _fill_surviving(start, stop, neighbors, scores, threshold, offsets, targets, kept):  # type: ignore[no-untyped-def]
     """Write the edges of each row with a score above the threshold."""
-    targets = np.empty(offsets[-1], dtype=np.int32)
-    kept_scores = np.empty(offsets[-1], dtype=np.float32)
-    for i in prange(len(neighbors)):
+    for i in range(start, stop):
         e = offsets[i]
         for slot in range(neighbors.shape[1]):
             if neighbors[i, slot] >= 0 and scores[i, slot] > threshold:
                 targets[e] = neighbors[i, slot]
-                kept_scores[e] = scores[i, slot]
+                kept[e] = scores[i, slot]
                 e += 1
-    return targets, kept_scores
 
 
-@njit(cache=True, parallel=True)
-def _find_mutual(offsets, targets):  # type: ignore[no-untyped-def]
-    """Mark the edges i -> j for which j -> i is there too."""
-    mutual = np.zeros(len(targets), dtype=np.bool_)
-    for i in prange(len(offsets) - 1):
+@njit(cache=True, nogil=True)
+def _count_kept(start, stop, offsets, kept, counts):  # type: ignore[no-untyped-def]
+    """Count the marked edges of each row."""
+    for i in range(start, stop):
+        for e in range(offsets[i], offsets[i + 1]):
+            counts[i] += kept[e]
+
+
+@njit(cache=True, nogil=True)
+def _fill_kept(start, stop, offsets, targets, scores, kept, new_offsets, new_targets, new_scores):  # type: ignore[no-untyped-def]
+    """Write the marked edges of each row."""
+    for i in range(start, stop):
+        new = new_offsets[i]
+        for e in range(offsets[i], offsets[i + 1]):
+            if kept[e]:
+                new_targets[new] = targets[e]
+                new_scores[new] = scores[e]
+                new += 1
+
+
+@njit(cache=True, nogil=True)
+def _mark_mutual(start, stop, offsets, targets, mutual):  # type: ignore[no-untyped-def]
+    """Mark the edges of some rows whose other end has an edge back."""
+    for i in range(start, stop):
         for e in range(offsets[i], offsets[i + 1]):
             j = targets[e]
-            for back in range(offsets[j], offsets[j + 1]):
-                if targets[back] == i:
-                    mutual[e] = True
-                    break
-    return mutual
+            found = False
+            for back in range(offsets[j], offsets[j + 1]):  # without a break it runs in vector lanes
+                found |= targets[back] == i
+            mutual[e] = found
 
 
-@njit(cache=True, parallel=True)
-def _count_common(offsets, targets, n_workers):  # type: ignore[no-untyped-def]
-    """Count, for every edge i -> j, the m with i -> m and m -> j.
+@njit(cache=True, nogil=True)
+def _hash(key, factor, last):  # type: ignore[no-untyped-def]
+    """Return a cell from 0 to `last`, a power of two less one; unsigned, or every use would be checked for its sign."""
+    return ((np.uint64(key) * np.uint64(factor)) >> np.uint64(16)) & np.uint64(last)
 
-    Each worker takes every n_workers-th row and has a table that tells, for the row at hand, which edge leads to a
-    node.
+
+@njit(cache=True, nogil=True)
+def _place_apart(own, keys):  # type: ignore[no-untyped-def]
+    """Put a row's targets into the table, each in the cell of its hash, under the first factor that keeps them apart.
+
+    Return the factor, 0 if none does and the table is left empty.
     """
-    n = len(offsets) - 1
-    common = np.zeros(len(targets), dtype=np.int32)
-    for worker in prange(n_workers):
-        edge_to = np.full(n, -1, dtype=np.int64)
-        for i in range(worker, n, n_workers):
-            for e in range(offsets[i], offsets[i + 1]):
-                edge_to[targets[e]] = e
-            for e in range(offsets[i], offsets[i + 1]):
-                m = targets[e]
-                for step in range(offsets[m], offsets[m + 1]):
-                    reached = edge_to[targets[step]]
-                    if reached >= 0:
-                        common[reached] += 1
-            for e in range(offsets[i], offsets[i + 1]):
-                edge_to[targets[e]] = -1
-    return common
+    last = len(keys) - 1
+    factor = np.int64(0x9E3779B1)
+    for _ in range(_N_FACTORS):
+        n_placed = 0
+        for j in own:
+            cell = _hash(j, factor, last)
+            if keys[cell] >= 0 and keys[cell] != j:
+                break
+            keys[cell] = j
+            n_placed += 1
+        if n_placed == len(own):
+            return factor
+        for s in range(n_placed):
+            keys[_hash(own[s], factor, last)] = -1
+        factor = (factor * 0x5DEECE66D + 11) & 0x7FFFFFFF
+    return np.int64(0)
 
 
-@njit(cache=True, parallel=True)
-def _aggregate_counts(offsets, targets, common, aggregate):  # type: ignore[no-untyped-def]
-    """Turn common-neighbour counts into intimacies; `aggregate` is the position in AGGREGATES."""
-    intimacy = np.zeros(len(targets), dtype=np.float32)
-    for i in prange(len(offsets) - 1):
-        n_1 = offsets[i + 1] - offsets[i]
-        for e in range(offsets[i], offsets[i + 1]):
-            n_2 = offsets[targets[e] + 1] - offsets[targets[e]]
-            if n_2 == 0:
-                continue
-            k = common[e]
-            if aggregate == 0:
-                intimacy[e] = max(k / n_1, k / n_2)
-            elif aggregate == 1:
-                intimacy[e] = (k / n_1 + k / n_2) / 2
-            elif aggregate == 2:
-                intimacy[e] = min(k / n_1, k / n_2)
-            else:
-                intimacy[e] = k / (n_1 + n_2 - k)
-    return intimacy
+@njit(cache=True, nogil=True)
+def _count_by_hash(own, offsets, targets, factor, keys, counts):  # type: ignore[no-untyped-def]
+    """Count how often two steps lead from a row to each of its targets; a look-up is one comparison, no branch."""
+    last = len(keys) - 1
+    for m in own:
+        for reached in targets[offsets[m] : offsets[m + 1]]:
+            cell = _hash(reached, factor, last)
+            counts[cell] += np.int32(keys[cell] == reached)
+
+
+@njit(cache=True, nogil=True)
+def _count_by_search(own, offsets, targets, wanted):  # type: ignore[no-untyped-def]
+    """Count the steps that lead from a row's targets to the wanted node; slow, for rows that no hash keeps apart."""
+    count = 0
+    for m in own:
+        for reached in targets[offsets[m] : offsets[m + 1]]:
+            count += reached == wanted
+    return np.int32(count)
+
+
+@njit(cache=True, nogil=True)
+def _measure_rows(start, stop, offsets, targets, aggregate, intimacy):  # type: ignore[no-untyped-def]
+    """Write the intimacy of every edge of some rows; `aggregate` is the position in AGGREGATES.
+
+    The row's targets are in a hash table that fits the nearest cache; every node that two steps lead to is looked up
+    in it. Lists have at most k entries, so a row costs at most k² whoever is in it.
+    """
+    longest = 0
+    for i in range(start, stop):
+        longest = max(longest, offsets[i + 1] - offsets[i])
+    n_cells = 64
+    while n_cells < _CELLS_PER_KEY * longest:
+        n_cells *= 2
+    keys = np.full(n_cells, -1, dtype=np.int32)
+    counts = np.zeros(n_cells, dtype=np.int32)
+    for i in range(start, stop):
+        own = targets[offsets[i] : offsets[i + 1]]
+        factor = _place_apart(own, keys)
+        if factor:
+            _count_by_hash(own, offsets, targets, factor, keys, counts)
+        for s in range(len(own)):
+            cell = _hash(own[s], factor, n_cells - 1)
+            common = counts[cell] if factor else _count_by_search(own, offsets, targets, own[s])
+            n_2 = offsets[own[s] + 1] - offsets[own[s]]
+            intimacy[offsets[i] + s] = _aggregate(common, len(own), n_2, aggregate)
+        for j in own:
+            cell = _hash(j, factor, n_cells - 1)
+            keys[cell] = -1
+            counts[cell] = 0
+
+
+@njit(cache=True, nogil=True)
+def _aggregate(common, n_1, n_2, aggregate):  # type: ignore[no-untyped-def]
+    """Turn a count of common neighbours into the intimacy."""
+    if n_2 == 0:
+        return 0.0
+    if aggregate == 0:
+        return max(common / n_1, common / n_2)
+    if aggregate == 1:
+        return (common / n_1 + common / n_2) / 2
+    if aggregate == 2:
+        return min(common / n_1, common / n_2)
+    return common / (n_1 + n_2 - common)

@@ -1,13 +1,12 @@
-"""Row store: all rows of a collection in memory, in single or half precision.
+"""Row store: all rows of a collection as halves, in memory or in a file.
 
-In: Features. Out: one array, float32 or, of a big collection, uint16 holding the bits of half-precision numbers (numba
-has no float16). Kernels copy rows out of either as float32 and never see the difference. Half precision halves the
-memory, and costs the recall of a join about .001.
+In: Features. Out: one array (n, d) of uint16, the bits of half-precision numbers (numba has no float16), or float32
+where the processor cannot widen halves by itself. Kernels copy rows out of either as float32 and never see the
+difference. Half precision halves the memory that gathers wait for, and costs a join about .001 of its recall.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import Executor
 from typing import Any
 
 import numpy as np
@@ -15,28 +14,14 @@ from numba import njit, types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from .features import Features
-from .progress import Progress
+from .halves import as_single, can_widen
 
 CHUNK_ROWS = 256  # rows taken out and multiplied at once; fixed, because the bits of a product depend on its shape
-_WIDE_NUMBERS = 1 << 29  # collections of more numbers than this are held in half precision
-_READ_NUMBERS = 4 << 20  # numbers read from the features at once
 
 
-def load_store(features: Features, pool: Executor, progress: Progress) -> NDArray[Any]:
-    """Read all rows once, into a store of (n, d)."""
-    n, dim = len(features), features.dim
-    store = np.empty((n, dim), dtype=np.float32 if n * dim <= _WIDE_NUMBERS else np.uint16)
-    step = max(1, _READ_NUMBERS // dim)
-    starts = range(0, n, step)
-
-    def load(start: int) -> None:
-        _encode_rows(features.read(start, start + step), store[start : start + step])
-
-    progress("knn: rows", 0, n)
-    for start, _ in zip(starts, pool.map(load, starts), strict=True):
-        progress("knn: rows", min(n, start + step), n)
-    return store
+def store_type() -> type[np.generic]:
+    """Return the type in which rows are stored on this machine."""
+    return np.uint16 if can_widen() else np.float32
 
 
 def read_range(store: NDArray[Any], start: int, stop: int) -> NDArray[np.float32]:
@@ -57,35 +42,38 @@ def take_rows(store: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float32]:
 def copy_rows(store, rows, out) -> None:  # type: ignore[no-untyped-def]
     """Copy the given rows of the store to float32."""
     for i in range(len(rows)):
-        decode_row(store[rows[i]], out[i])
+        source, target = store[rows[i]], out[i]
+        for j in range(len(target)):
+            target[j] = as_single(source[j])
 
 
 @njit(cache=True, nogil=True)
 def copy_range(store, start, out) -> None:  # type: ignore[no-untyped-def]
     """Copy consecutive rows of the store to float32."""
     for i in range(len(out)):
-        decode_row(store[start + i], out[i])
+        source, target = store[start + i], out[i]
+        for j in range(len(target)):
+            target[j] = as_single(source[j])
 
 
 @njit(cache=True, nogil=True)
-def _encode_rows(rows, store):  # type: ignore[no-untyped-def]
-    """Store unit rows."""
+def put_rows(store, places, rows) -> None:  # type: ignore[no-untyped-def]
+    """Store unit rows at the given places."""
     for i in range(len(rows)):
-        _encode_row(rows[i], store[i])
+        _encode_row(rows[i], store[places[i]])
 
 
-def decode_row(source: NDArray[Any], target: NDArray[np.float32]) -> None:
-    """Copy a stored row to float32; for kernels only."""
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def multiply_row(row, stored) -> np.float32:  # type: ignore[no-untyped-def]
+    """Return the product of a float32 row and a stored one, accumulated in float32."""
+    total = np.float32(0)
+    for j in range(len(row)):
+        total += row[j] * as_single(stored[j])
+    return total
 
 
 def _encode_row(source: NDArray[np.float32], target: NDArray[Any]) -> None:
     """Copy a row to the store, rounded to nearest even; for kernels only."""
-
-
-@overload(decode_row)
-def _choose_decoder(source, target):  # type: ignore[no-untyped-def]
-    """Choose the copy when a kernel is compiled."""
-    return _copy if source.dtype == types.float32 else _widen
 
 
 @overload(_encode_row)
@@ -98,18 +86,6 @@ def _copy(source, target):  # type: ignore[no-untyped-def]
     """Copy single precision."""
     for i in range(len(target)):
         target[i] = source[i]
-
-
-def _widen(source, target):  # type: ignore[no-untyped-def]
-    """Turn the bits of halves into floats."""
-    bits = target.view(np.uint32)
-    for i in range(len(target)):
-        bits[i] = (np.uint32(source[i]) & np.uint32(0x7FFF)) << np.uint32(13)
-    # The exponent of a half is biased by 15, of a float by 127; this is exact for subnormals too.
-    for i in range(len(target)):
-        target[i] *= np.float32(2.0**112)
-    for i in range(len(target)):
-        bits[i] |= (np.uint32(source[i]) & np.uint32(0x8000)) << np.uint32(16)
 
 
 def _narrow(source, target):  # type: ignore[no-untyped-def]

@@ -11,28 +11,31 @@ Written out as it stands, an edge costs O(h²). Three identities make it O(h):
 - prelu(v) = (1 + a)/2 v + (1 - a)/2 |v|, so the linear half is a number per node (p_i + q_j) and an edge needs only
   the sum of u |P_i + Q_j|; u is folded into P and Q, up to its sign.
 
-Rows are worked on in tiles of a fixed size, each by one thread with a single-threaded BLAS, so that the scores have
-the same bits whatever the number of threads.
+P and Q are the largest arrays by far. They need not be there whole: the sum runs over groups of columns in a fixed
+order, and any number of groups can be done at a time, at the price of computing the last convolution again for each
+pass. Runs of rows have a fixed size, each is done by one thread with a single-threaded BLAS, and rows are visited in an
+order that keeps neighbours in the cache. So the scores have the same bits whatever the threads and the memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .affinity import Affinity, build_affinity
+from .affinity import build_affinity
+from .convolution import TILE_ROWS, Layer, RowSource, open_rows
 from .errors import InputError
 from .features import Features
 from .knn import KnnGraph
+from .memoryplan import choose_group
 from .model import Model
 from .progress import Progress, silent
-from .workers import start_workers
-
-_TILE_ROWS = 2048
+from .roworder import order_rows
+from .scratch import Scratch
+from .tiles import run_tiles
 
 
 @dataclass(frozen=True)
@@ -53,17 +56,43 @@ class ScoredEdges:
 
 
 @dataclass(frozen=True)
-class NodeProjections:
-    """What an edge needs of its two ends: logit(i -> j) = p_i + q_j + sum_t sign_t |P_it + Q_jt|.
+class Head:
+    """The classifier, split: logit(i -> j) = p_i + q_j + sum over groups g of signs[g] * sum |P_i + Q_j| over g.
 
-    The first `n_positive` of the h columns have sign +1, the others -1.
+    P = h source + bias, Q = h target, (p, q) = h lines + (constant, 0). Group g has the columns bounds[g] :
+    bounds[g + 1].
     """
 
-    source: NDArray[np.float32]  # P (n, h)
-    target: NDArray[np.float32]  # Q (n, h)
-    source_linear: NDArray[np.float32]  # p (n,)
-    target_linear: NDArray[np.float32]  # q (n,)
-    n_positive: int
+    source: NDArray[np.float32]  # (h, h)
+    target: NDArray[np.float32]  # (h, h)
+    bias: NDArray[np.float32]  # (h,)
+    lines: NDArray[np.float32]  # (h, 2)
+    constant: np.float32
+    bounds: NDArray[np.int64]  # (n_groups + 1,)
+    signs: NDArray[np.float32]  # (n_groups,)
+
+    def divide(self, columns: int | None) -> list[tuple[int, int]]:
+        """Return the passes, each a run of groups, as many as `columns` at a time need.
+
+        Groups are not all of one width, so a pass may have some columns more: better than a pass for the odd ones.
+        """
+        width = int(self.bounds[-1])
+        n_passes = -(-width // min(width, columns or width))
+        limits = np.unique(self.bounds[None, :] - self.bounds[:, None])
+        for limit in limits[limits > 0]:
+            passes = self._fill_passes(int(limit))
+            if len(passes) <= n_passes:
+                break
+        return passes
+
+    def _fill_passes(self, limit: int) -> list[tuple[int, int]]:
+        """Return runs of groups with at most `limit` columns each (but at least one group), filled one by one."""
+        passes, first = [], 0
+        for group in range(1, len(self.signs) + 1):
+            if group == len(self.signs) or self.bounds[group + 1] - self.bounds[first] > limit:
+                passes.append((first, group))
+                first = group
+        return passes
 
 
 def score_by_cosine(graph: KnnGraph) -> ScoredEdges:
@@ -76,7 +105,15 @@ def score_by_cosine(graph: KnnGraph) -> ScoredEdges:
     return ScoredEdges(graph.neighbors, graph.similarities)
 
 
-def score_edges(features: Features, graph: KnnGraph, model: Model, *, progress: Progress = silent) -> ScoredEdges:
+def score_edges(
+    features: Features,
+    graph: KnnGraph,
+    model: Model,
+    *,
+    columns: int | None = None,
+    scratch: Scratch | None = None,
+    progress: Progress = silent,
+) -> ScoredEdges:
     """Score every edge of the graph with the model's GCN.
 
     Parameters
@@ -87,75 +124,191 @@ def score_edges(features: Features, graph: KnnGraph, model: Model, *, progress: 
         (n, k) over the same faces.
     model : Model
         Trained or imported.
+    columns : int, optional
+        Columns of P and Q to hold at a time; all by default. Fewer need less memory and more time.
+    scratch : Scratch, optional
+        Where the arrays live; in memory by default.
+    progress : callable
+        Called as ``progress(stage, done, total)``.
 
     Returns
     -------
     ScoredEdges
-        (n, k) probabilities that both ends are the same person.
+        (n, k) probabilities that both ends are the same person; the same bits whatever `columns` and `scratch`.
     """
     model.require_dim(features.dim)
     if len(graph.neighbors) != len(features):
         raise InputError(
             f"the kNN graph has {len(graph.neighbors)} rows for {len(features)} faces; build it from these features"
         )
-    projections = project_nodes(features, build_affinity(graph), model, progress=progress)
-    scores = np.empty(graph.neighbors.shape, dtype=np.float32)
+    scoring = _Scoring(features, graph, model, columns, scratch or Scratch(), progress)
+    return ScoredEdges(graph.neighbors, scoring.run())
 
-    def score_tile(start: int, stop: int) -> None:
-        _score_rows(
-            start, stop, graph.neighbors, projections.source, projections.target,
-            projections.source_linear, projections.target_linear, projections.n_positive, scores,
+
+class _Scoring:
+    """One call of `score_edges`: hidden layers one after the other, then passes over the columns of P and Q.
+
+    Its units of work are tiles: of each hidden layer but the last, then of projecting and of scoring in each pass.
+    """
+
+    def __init__(
+        self,
+        features: Features,
+        graph: KnnGraph,
+        model: Model,
+        columns: int | None,
+        scratch: Scratch,
+        progress: Progress,
+    ) -> None:
+        self.features, self.graph, self.model = features, graph, model
+        self.scratch, self.progress = scratch, progress
+        self.head = split_head(model, choose_group(graph.n))
+        self.passes = self.head.divide(columns)
+        self.n_tiles = -(-graph.n // TILE_ROWS)
+        self.n_hidden = len(model.config.hidden)
+
+    def run(self) -> NDArray[np.float32]:
+        """Return the scores, (n, k)."""
+        self.scratch.start_journal((self.n_hidden - 1 + 2 * len(self.passes)) * self.n_tiles)
+        shape = self.graph.neighbors.shape
+        # A tile that was cut short must find what it began with, so passes write what the next one reads elsewhere.
+        n_versions = 2 if self.scratch.folder is not None and len(self.passes) > 1 else 1
+        versions = [self.scratch.array(f"scores{v}", shape, np.float32) for v in range(n_versions)]
+        if not self.scratch.all_done:
+            self.scratch.watch(self.graph.neighbors, self.graph.similarities)
+            self.order = order_rows(self.graph)
+            self.position = np.empty(self.graph.n, dtype=np.int32)
+            self.position[self.order] = np.arange(self.graph.n, dtype=np.int32)
+            last = self._convolve_hidden()
+            self._score_passes(last, versions)
+        return versions[0]
+
+    def _convolve_hidden(self) -> Layer:
+        """Compute all layers but the last, which is returned to be applied tile by tile."""
+        affinity = build_affinity(self.graph, order=self.order, progress=self.progress)
+        below = open_rows(self.features, self.scratch, self.progress)
+        ones = np.ones(self.graph.n, dtype=np.float32)
+        for number, width in enumerate(self.model.config.hidden, start=1):
+            weight, bias = (self.model.tensors[f"conv{number}.{name}"] for name in ("weight", "bias"))
+            layer = Layer(below, affinity, np.ascontiguousarray(weight), bias)
+            if number < self.n_hidden:
+                states = self.scratch.array(f"layer{number}", (self.graph.n, width), np.float32)
+                self._run((number - 1) * self.n_tiles, "graph convolution", _Convolve(layer, self.order, states))
+                below = RowSource(states, ones)
+        return layer
+
+    def _score_passes(self, last: Layer, versions: list[NDArray[np.float32]]) -> None:
+        """Sum up the edges, some columns at a time."""
+        bounds, n = self.head.bounds, self.graph.n
+        width = max(int(bounds[stop] - bounds[first]) for first, stop in self.passes)
+        flat = [self.scratch.array(name, (n * width,), np.float32) for name in ("source", "target")]
+        linear = self.scratch.array("linear", (n, 2), np.float32)
+        for number, (first, stop) in enumerate(self.passes):
+            n_columns = int(bounds[stop] - bounds[first])
+            source, target = (array[: n * n_columns].reshape(n, n_columns) for array in flat)
+            n_left = len(self.passes) - 1 - number  # the last pass writes the first version
+            before, after = versions[(n_left + 1) % len(versions)], versions[n_left % len(versions)]
+            unit = (self.n_hidden - 1 + 2 * number) * self.n_tiles
+            suffix = f" {number + 1}/{len(self.passes)}" if len(self.passes) > 1 else ""
+            project = _Project(last, self.head, self.order, (first, stop), source, target, linear)
+            self._run(unit, f"project nodes{suffix}", project)
+            kind = (number == 0, number == len(self.passes) - 1)
+            score = _Score(
+                self.graph, self.head, self.order, self.position, (first, stop), source, target, linear,
+                before, after, *kind,
+            )  # fmt: skip
+            self._run(unit + self.n_tiles, f"score edges{suffix}", score)
+
+    def _run(self, first_unit: int, stage: str, work: _Convolve | _Project | _Score) -> None:
+        """Do the tiles of a stage that are not done yet."""
+
+        def run_tile(start: int, stop: int) -> None:
+            unit = first_unit + start // TILE_ROWS
+            if not self.scratch.is_done(unit):
+                work(start, stop)
+                self.scratch.mark(unit)
+
+        run_tiles(self.graph.n, TILE_ROWS, run_tile, stage, self.progress, self.scratch.relieve)
+
+
+@dataclass(frozen=True)
+class _Convolve:
+    """A hidden layer: its rows at the places of their faces."""
+
+    layer: Layer
+    order: NDArray[np.int32]
+    out: NDArray[np.float32]
+
+    def __call__(self, start: int, stop: int) -> None:
+        """Do one tile."""
+        rows = self.order[start:stop]
+        self.out[rows] = self.layer.apply(rows)[: stop - start]
+
+
+@dataclass(frozen=True)
+class _Project:
+    """The last layer and from it some columns of P and Q; rows in the order of visiting."""
+
+    layer: Layer
+    head: Head
+    order: NDArray[np.int32]
+    groups: tuple[int, int]
+    source: NDArray[np.float32]
+    target: NDArray[np.float32]
+    linear: NDArray[np.float32]
+
+    def __call__(self, start: int, stop: int) -> None:
+        """Do one tile."""
+        hidden = self.layer.apply(self.order[start:stop])
+        count, first = stop - start, self.head.bounds[self.groups[0]]
+        for group in range(*self.groups):
+            lo, hi = self.head.bounds[group : group + 2]
+            # A product per group, because the bits of a product depend on its width; of fixed height, even if the
+            # last tile is short.
+            projected = hidden @ self.head.source[:, lo:hi]
+            np.add(projected[:count], self.head.bias[lo:hi], out=self.source[start:stop, lo - first : hi - first])
+            self.target[start:stop, lo - first : hi - first] = (hidden @ self.head.target[:, lo:hi])[:count]
+        if self.groups[0] == 0:
+            self.linear[start:stop] = (hidden @ self.head.lines)[:count]
+            self.linear[start:stop, 0] += self.head.constant
+
+
+@dataclass(frozen=True)
+class _Score:
+    """The edges' sums over some columns, and their scores when these are the last."""
+
+    graph: KnnGraph
+    head: Head
+    order: NDArray[np.int32]
+    position: NDArray[np.int32]
+    groups: tuple[int, int]
+    source: NDArray[np.float32]
+    target: NDArray[np.float32]
+    linear: NDArray[np.float32]
+    before: NDArray[np.float32]
+    after: NDArray[np.float32]
+    is_first: bool
+    is_last: bool
+
+    def __call__(self, start: int, stop: int) -> None:
+        """Do one tile."""
+        rows = self.order[start:stop]
+        lists = self.graph.neighbors[rows]
+        places = np.where(lists < 0, np.int32(-1), self.position[lists])
+        first, last = self.groups
+        bounds = self.head.bounds[first : last + 1] - self.head.bounds[first]
+        sums = np.empty(places.shape, np.float32) if self.is_first else self.before[rows]
+        _sum_edges(
+            places, self.source[start:stop], self.target, self.linear[start:stop, 0], self.linear[:, 1], bounds,
+            self.head.signs[first:last], self.is_first, sums,
         )  # fmt: skip
-
-    _for_each_tile(len(features), score_tile, "score edges", progress)
-    return ScoredEdges(graph.neighbors, scores)
-
-
-def project_nodes(
-    features: Features, affinity: Affinity, model: Model, *, progress: Progress = silent
-) -> NodeProjections:
-    """Run the GCN over all nodes and split the head into per-node projections P, Q, p and q."""
-    hidden = _load_rows(features, progress)
-    for layer in range(1, len(model.config.hidden) + 1):
-        weight, bias = model.tensors[f"conv{layer}.weight"], model.tensors[f"conv{layer}.bias"]
-        hidden = convolve(hidden, affinity, weight, bias, progress=progress)
-    return _split_head(hidden, model, progress)
+        if self.is_last:
+            _squash(places, sums)
+        self.after[rows] = sums
 
 
-def convolve(
-    rows: NDArray[np.float32],
-    affinity: Affinity,
-    weight: NDArray[np.float32],
-    bias: NDArray[np.float32],
-    *,
-    progress: Progress = silent,
-) -> NDArray[np.float32]:
-    """Apply one graph convolution, relu([F, A~ F] W + b): (n, d) -> (n, h)."""
-    out = np.empty((len(rows), weight.shape[1]), dtype=np.float32)
-    own, around = weight[: rows.shape[1]], weight[rows.shape[1] :]
-
-    def convolve_tile(start: int, stop: int) -> None:
-        aggregated = np.empty((stop - start, rows.shape[1]), dtype=np.float32)
-        _aggregate_rows(start, stop, affinity.offsets, affinity.columns, affinity.weights, rows, aggregated)
-        values = rows[start:stop] @ own
-        values += aggregated @ around
-        values += bias
-        np.maximum(values, 0, out=out[start:stop])
-
-    _for_each_tile(len(rows), convolve_tile, "graph convolution", progress)
-    return out
-
-
-def _load_rows(features: Features, progress: Progress) -> NDArray[np.float32]:
-    rows = np.empty((len(features), features.dim), dtype=np.float32)
-    for start, stop in features.blocks():
-        rows[start:stop] = features.read(start, stop)
-        progress("read features", stop, len(features))
-    return rows
-
-
-def _split_head(hidden: NDArray[np.float32], model: Model, progress: Progress) -> NodeProjections:
-    """Project every node so that an edge is one fused add-abs-sum (see the module's docstring)."""
+def split_head(model: Model, group_columns: int) -> Head:
+    """Split the classifier so that an edge is one fused add-abs-sum (see the module's docstring)."""
     first, bias = model.tensors["classifier.0.weight"], model.tensors["classifier.0.bias"]
     slope = model.tensors["classifier.1.weight"]
     last, last_bias = model.tensors["classifier.2.weight"], model.tensors["classifier.2.bias"]
@@ -164,70 +317,68 @@ def _split_head(hidden: NDArray[np.float32], model: Model, progress: Progress) -
     linear, absolute = difference * (1 + slope) / 2, difference * (1 - slope) / 2
     order = np.argsort(absolute < 0, kind="stable")  # columns with a positive sign first
     scale = np.abs(absolute)[order, None]
-    source_weight, target_weight = first[:, :h], first[:, h:]
-    scaled_source, scaled_target = (scale * source_weight[order]).T, (scale * target_weight[order]).T
-    scaled_bias = scale[:, 0] * bias[order]
-    source_line, target_line = source_weight.T @ linear, target_weight.T @ linear
-    constant = np.float32(bias @ linear + last_bias[1] - last_bias[0])
-    n = len(hidden)
-    source, target = np.empty((n, h), np.float32), np.empty((n, h), np.float32)
-    source_linear, target_linear = np.empty(n, np.float32), np.empty(n, np.float32)
-
-    def project_tile(start: int, stop: int) -> None:
-        tile = hidden[start:stop]
-        np.add(tile @ scaled_source, scaled_bias, out=source[start:stop])
-        np.matmul(tile, scaled_target, out=target[start:stop])
-        source_linear[start:stop] = tile @ source_line + constant
-        target_linear[start:stop] = tile @ target_line
-
-    _for_each_tile(n, project_tile, "project nodes", progress)
-    return NodeProjections(source, target, source_linear, target_linear, int((absolute >= 0).sum()))
-
-
-def _for_each_tile(n: int, work: Callable[[int, int], None], stage: str, progress: Progress) -> None:
-    """Call work(start, stop) for the fixed tiles of n rows, on as many threads as numba is set to."""
-    progress(stage, 0, n)
-    starts = range(0, n, _TILE_ROWS)
-    with start_workers() as pool:
-        jobs = [pool.submit(work, start, min(start + _TILE_ROWS, n)) for start in starts]
-        try:
-            for start, job in zip(starts, jobs, strict=True):
-                job.result()
-                progress(stage, min(start + _TILE_ROWS, n), n)
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    source, target = first[:, :h], first[:, h:]
+    n_positive = int((absolute >= 0).sum())
+    edges = [*range(0, n_positive, group_columns), *range(n_positive, h, group_columns), h]
+    bounds = np.array(edges, dtype=np.int64)
+    return Head(
+        source=np.ascontiguousarray((scale * source[order]).T),
+        target=np.ascontiguousarray((scale * target[order]).T),
+        bias=scale[:, 0] * bias[order],
+        lines=np.stack([source.T @ linear, target.T @ linear], axis=1),
+        constant=np.float32(bias @ linear + last_bias[1] - last_bias[0]),
+        bounds=bounds,
+        signs=np.where(bounds[:-1] < n_positive, 1, -1).astype(np.float32),
+    )
 
 
 @njit(cache=True, nogil=True)
-def _aggregate_rows(start, stop, offsets, columns, weights, rows, out):  # type: ignore[no-untyped-def]
-    """Sum weight * row over the entries of each affinity row of the tile: out = (A~ F)[start:stop]."""
-    for i in range(start, stop):
-        out[i - start] = 0
-        for e in range(offsets[i], offsets[i + 1]):
-            weight = weights[e]
-            j = columns[e]
-            for t in range(rows.shape[1]):
-                out[i - start, t] += weight * rows[j, t]
+def _sum_edges(places, source, target, source_linear, target_linear, bounds, signs, is_first, sums):  # type: ignore[no-untyped-def]
+    """Add sign * sum |P_i + Q_j| over some groups of columns to the edges of a tile, four edges of a row at a time."""
+    k = places.shape[1]
+    for r in range(len(places)):
+        p = source[r]
+        for slot in range(0, k, 4):
+            slot_b, slot_c, slot_d = min(slot + 1, k - 1), min(slot + 2, k - 1), min(slot + 3, k - 1)
+            a, b = max(places[r, slot], 0), max(places[r, slot_b], 0)
+            c, d = max(places[r, slot_c], 0), max(places[r, slot_d], 0)
+            if is_first:
+                sum_a = source_linear[r] + target_linear[a]
+                sum_b = source_linear[r] + target_linear[b]
+                sum_c = source_linear[r] + target_linear[c]
+                sum_d = source_linear[r] + target_linear[d]
+            else:
+                sum_a, sum_b, sum_c, sum_d = sums[r, slot], sums[r, slot_b], sums[r, slot_c], sums[r, slot_d]
+            for g in range(len(signs)):
+                lo, hi, sign = bounds[g], bounds[g + 1], signs[g]
+                add_a, add_b, add_c, add_d = _sum_four(
+                    p[lo:hi], target[a, lo:hi], target[b, lo:hi], target[c, lo:hi], target[d, lo:hi]
+                )
+                sum_a += sign * add_a
+                sum_b += sign * add_b
+                sum_c += sign * add_c
+                sum_d += sign * add_d
+            # In a short last run of four a slot repeats, with the same value.
+            sums[r, slot], sums[r, slot_b], sums[r, slot_c], sums[r, slot_d] = sum_a, sum_b, sum_c, sum_d
 
 
-# Reassociation lets the sum over t use vector lanes; an edge is always summed by the same code, so its bits do not
-# vary.
-@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz", "contract"})
-def _score_rows(start, stop, neighbors, source, target, source_linear, target_linear, n_positive, scores):  # type: ignore[no-untyped-def]
-    """Score the edges of rows start..stop: sigmoid of p_i + q_j + sum of sign |P_i + Q_j|."""
-    h = source.shape[1]
-    for i in range(start, stop):
-        for slot in range(neighbors.shape[1]):
-            j = neighbors[i, slot]
-            if j < 0:
-                scores[i, slot] = 0
-                continue
-            positive = np.float32(0)
-            for t in range(n_positive):
-                positive += abs(source[i, t] + target[j, t])
-            negative = np.float32(0)
-            for t in range(n_positive, h):
-                negative += abs(source[i, t] + target[j, t])
-            logit = source_linear[i] + target_linear[j] + positive - negative
-            scores[i, slot] = np.float32(1) / (np.float32(1) + np.exp(-logit))
+# Reassociation lets the sum use vector lanes; a group is always summed by the same code, so its bits do not vary.
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nsz"})
+def _sum_four(p, a, b, c, d):  # type: ignore[no-untyped-def]
+    """Return the sum of |p + x| for four rows x."""
+    sum_a, sum_b, sum_c, sum_d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
+    for t in range(len(p)):
+        sum_a += abs(p[t] + a[t])
+        sum_b += abs(p[t] + b[t])
+        sum_c += abs(p[t] + c[t])
+        sum_d += abs(p[t] + d[t])
+    return sum_a, sum_b, sum_c, sum_d
+
+
+@njit(cache=True, nogil=True)
+def _squash(places, sums):  # type: ignore[no-untyped-def]
+    """Turn sums into probabilities, in place; 0 where there is no edge."""
+    for r in range(len(places)):
+        for slot in range(places.shape[1]):
+            score = np.float32(1) / (np.float32(1) + np.exp(-sums[r, slot]))
+            sums[r, slot] = score if places[r, slot] >= 0 else np.float32(0)

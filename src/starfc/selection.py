@@ -6,12 +6,12 @@ A candidate is one 64-bit key, similarity in the upper half and inverted id in t
 comparison and a total order (similarity descending, id ascending). What a row keeps does not depend on the order in
 which candidates arrive, hence the same bits whatever the threads, blocks or memory.
 
-A row collects up to twice k keys and then drops all but the k best, which is cheaper than a heap and costs twice the
+A row collects up to three times k keys and then drops all but the k best, which is cheaper than a heap and costs the
 memory. Most scores cannot enter anywhere, so a whole lane of them is first compared with the floors of its rows. The
 kernels lock nothing: no two threads may offer to one row at a time.
 
 numba compiles these into the kernels of other files that call them and keeps the result on disk, and does not notice
-when only this file changes: delete `__pycache__` after an edit here. The same holds of rowstore, centres and spinlock.
+when only this file changes: delete `__pycache__` after an edit here. The same holds of rowstore and centres.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Selection(NamedTuple):
 def start_selection(n: int, k: int) -> Selection:
     """Return an empty selection of k for each of n rows; `floors` is longer, so that whole lanes can be read."""
     return Selection(
-        keys=np.empty((n, 2 * k + 16), dtype=np.uint64),
+        keys=np.empty((n, 3 * k + 16), dtype=np.uint64),
         counts=np.zeros(n, dtype=np.int32),
         floor_keys=np.zeros(n, dtype=np.uint64),
         floors=np.full(n + LANES, -np.inf, dtype=np.float32),
@@ -181,7 +181,7 @@ def _drop_rest(selection, row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _offer(selection, row, similarity, other):  # type: ignore[no-untyped-def]
+def offer(selection, row, similarity, other) -> None:  # type: ignore[no-untyped-def]
     """Give `row` the candidate `other`; when the row is full, keep its k best."""
     key = pack_key(similarity, other)
     if key > selection.floor_keys[row]:
@@ -224,9 +224,9 @@ def push_tile(selection, scores, rows, columns) -> None:  # type: ignore[no-unty
                     continue
                 similarity = line[j]
                 if similarity >= floors[row]:
-                    _offer(selection, row, similarity, columns[0] + j)
+                    offer(selection, row, similarity, columns[0] + j)
                 if similarity >= floors[columns[0] + j]:
-                    _offer(selection, columns[0] + j, similarity, row)
+                    offer(selection, columns[0] + j, similarity, row)
 
 
 @njit(cache=True, nogil=True)
@@ -250,7 +250,7 @@ def push_line(selection, line, ids, row, skipped) -> None:  # type: ignore[no-un
                 continue
             for j in range(part, part_end):
                 if line[j] >= floor and j != skipped:
-                    _offer(selection, row, line[j], ids[j])
+                    offer(selection, row, line[j], ids[j])
                     floor = floors[row]
 
 
@@ -263,35 +263,58 @@ def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[n
 
 
 @njit(cache=True, nogil=True)
-def push_columns(selection, line, other, row_start, masked_floors) -> None:  # type: ignore[no-untyped-def]
-    """Offer line[j], the similarity of `other`, to row row_start+j, unless masked by +inf; the floors follow."""
-    floors = selection.floors
-    for begin in range(0, len(line), LANES):
-        end = min(begin + LANES, len(line))
-        n_hits = 0
-        for j in range(begin, end):
-            n_hits += line[j] >= masked_floors[j]
-        if n_hits == 0:
-            continue
-        for part in range(begin, end, _FINE_LANES):
-            part_end = min(part + _FINE_LANES, end)
-            n_hits = 0
-            for j in range(part, part_end):
-                n_hits += line[j] >= masked_floors[j]
-            if n_hits == 0:
-                continue
-            for j in range(part, part_end):
-                if line[j] >= masked_floors[j]:
-                    _offer(selection, row_start + j, line[j], other)
-                    masked_floors[j] = floors[row_start + j]
-
-
-@njit(cache=True, parallel=True)
 def raise_floors(selection) -> None:  # type: ignore[no-untyped-def]
     """Drop all but the k best of every row."""
-    for row in prange(len(selection.counts)):
+    for row in range(len(selection.counts)):
         if selection.counts[row] > selection.k:
             _drop_rest(selection, row)
+
+
+# --- whole lines -----------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, nogil=True)
+def select_best(line, most, places, maxima) -> int:  # type: ignore[no-untyped-def]
+    """Set `places` to where the `most` largest numbers of a line stand, best first, and return how many there are.
+
+    The first of equals is the better one. `places` and `maxima` are room to work in, as long as the line.
+    """
+    floor = _find_floor(line, most, maxima)
+    n_kept = 0
+    for begin in range(0, len(line), _FINE_LANES):
+        end = min(begin + _FINE_LANES, len(line))
+        n_hits = 0
+        for j in range(begin, end):
+            n_hits += line[j] >= floor
+        if n_hits == 0:
+            continue
+        for j in range(begin, end):
+            if line[j] >= floor:
+                at = n_kept
+                while at > 0 and line[places[at - 1]] < line[j]:
+                    at -= 1
+                if at < most:
+                    for i in range(min(n_kept, most - 1), at, -1):
+                        places[i] = places[i - 1]
+                    places[at] = j
+                    n_kept = min(n_kept + 1, most)
+    return n_kept
+
+
+@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # else the maxima are not taken eight at a time
+def _find_floor(line, most, maxima):  # type: ignore[no-untyped-def]
+    """Return a number that at least `most` of a line reach: the most-th largest of the maxima of its parts."""
+    width = len(line) // (2 * most)
+    if width < 2:
+        return np.float32(-np.inf)
+    n_parts = len(line) // width
+    for part in range(n_parts):
+        largest = line[part * width]
+        for j in range(part * width + 1, (part + 1) * width):
+            largest = max(largest, line[j])
+        maxima[part] = largest
+    keep_best(maxima, n_parts, most)
+    return maxima[most - 1]
 
 
 @njit(cache=True, parallel=True)

@@ -2,26 +2,35 @@
 
 Each stage has an output file and a manifest `STAGE.json` beside it, which holds everything the output depends on: a
 digest of the inputs, the parameters, the starfc version, and the size of the output. The manifest is written after
-the output, both by rename; an output counts only if its manifest says the same as the present run would.
+the output, both by rename; an output counts only if its manifest says the same as the present run would. What a stage
+has at work is in a folder of its own (`scratch.py`). One run at a time: a lock that dies with its process says so.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from . import __version__
 from .atomic import remove_leftovers, write_json
 from .errors import OutputError, StarfcError
 from .features import Features
 from .progress import Progress, silent
+from .tiles import run_tiles
 
+_BLOCK_BYTES = 8 << 20  # digested at a time; part of the digest's meaning
+_LOCK = ".lock"
 logger = logging.getLogger(__name__)
 Output = TypeVar("Output")
 
@@ -49,6 +58,21 @@ class Workdir:
             raise OutputError(f"work folder {path} is not writable; change its permissions or choose another --workdir")
         return cls(path)
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out of the folder while the block runs."""
+        if self.folder is None:
+            yield
+            return
+        with (self.folder / _LOCK).open("a+b") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise OutputError(
+                    f"work folder {self.folder} is in use by another run; wait for it or choose another --workdir"
+                ) from None
+            yield
+
     def stage(
         self,
         name: str,
@@ -56,11 +80,12 @@ class Workdir:
         build: Callable[[], Output],
         save: Callable[[Output, Path], None],
         load: Callable[[Path], Output],
+        ending: str = ".npz",
     ) -> Output:
         """Return the stage's output, from its file if the manifest fits, else built and saved."""
         if self.folder is None:
             return build()
-        output, manifest = self.folder / f"{name}.npz", self.folder / f"{name}.json"
+        output, manifest = self.folder / f"{name}{ending}", self.folder / f"{name}.json"
         wanted = json.loads(json.dumps({"starfc": __version__, **depends_on}))  # tuples read back as lists
         if output.is_file() and _read_manifest(manifest) == wanted | {"bytes": output.stat().st_size}:
             try:
@@ -74,23 +99,27 @@ class Workdir:
         return result
 
 
-def digest_features(features: Features, progress: Progress = silent) -> str:
-    """Return a digest of all rows; another file with the same rows and type has the same."""
-    digest = hashlib.blake2b(f"{features.raw.shape} {features.raw.dtype.str}".encode(), digest_size=16)
-    progress("digest", 0, len(features))
-    for start, stop in features.blocks():
-        digest.update(features.raw[start:stop].tobytes())
-        progress("digest", stop, len(features))
-    return digest.hexdigest()
+def digest_features(features: Features, progress: Progress = silent, after: Callable[[], None] | None = None) -> str:
+    """Return a digest of all rows; another file with the same rows and type has the same. Calls `after` per block."""
+    return _digest_rows(features.raw, progress, after)
 
 
 def digest_arrays(**arrays: Any) -> str:  # noqa: ANN401
     """Return a digest of named arrays."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, array in sorted(arrays.items()):
-        digest.update(f"{name} {array.shape} {array.dtype.str}".encode())
-        digest.update(array.tobytes())
-    return digest.hexdigest()
+    named = " ".join(f"{name} {_digest_rows(arrays[name])}" for name in sorted(arrays))
+    return hashlib.sha256(named.encode()).hexdigest()
+
+
+def _digest_rows(array: NDArray[Any], progress: Progress = silent, after: Callable[[], None] | None = None) -> str:
+    """Return a digest of an array: of the digests of its blocks of rows, which threads can make side by side."""
+    rows = array.reshape(1, -1) if array.ndim < 2 else array
+    n_rows = max(1, _BLOCK_BYTES // max(1, rows[:1].nbytes))
+
+    def digest_block(start: int, stop: int) -> bytes:
+        return hashlib.sha256(np.ascontiguousarray(rows[start:stop]).data).digest()
+
+    blocks = run_tiles(len(rows), n_rows, digest_block, "digest", progress, after)
+    return hashlib.sha256(f"{array.shape} {array.dtype.str} ".encode() + b"".join(blocks)).hexdigest()
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .common import SHARE, common_options, dim_option, print_result, progress_bars
+from .common import MEMORY, SHARE, common_options, dim_option, print_result, progress_bars
 
 
 @click.command()
@@ -35,22 +35,24 @@ from .common import SHARE, common_options, dim_option, print_result, progress_ba
 @click.option("--knn-graph", type=Path, help="Ready-made kNN graph (.npz, either layout).")
 @click.option("--recall", type=SHARE, default=0.95, show_default=True, help="Recall asked of --knn cells.")
 @click.option("--workdir", type=Path, help="Folder for finished stages; the same command goes on where it was stopped.")
-@click.option("--memory-gb", type=click.FloatRange(min=0, min_open=True), help="Refuse to start if more is needed.")
+@click.option("--memory-gb", type=MEMORY, help="Memory to keep to after the kNN graph (default: 80 % of what is free).")
 @dim_option
 @common_options
 def cluster(
     features: Path, output: Path, as_json: bool, dim: int | None, **settings: Any  # noqa: ANN401
 ) -> None:  # fmt: skip
     """Group FEATURES by person and write one label per face to OUT."""
-    from ..atomic import require_writable
+    from ..atomic import remove_leftovers_of, require_writable
     from ..features import load_features
     from ..labels import require_label_ending
     from ..pipeline import cluster as run
 
     require_label_ending(output)
     require_writable(output)
+    remove_leftovers_of(output)
     with progress_bars() as bars:
-        result = run(load_features(features, dim=dim), progress=bars.report, **settings)
+        rows = load_features(features, dim=dim)
+        result = run(rows, progress=bars.report, say=bars.say, beside=output, **settings)
         result.save(output)
         for note in result.notes:
             bars.say(f"note: {note}")

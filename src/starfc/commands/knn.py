@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
 
 from ..errors import InputError
-from .common import SHARE, common_options, dim_option, print_result, progress_bars
+from .common import MEMORY, SHARE, common_options, dim_option, print_result, progress_bars
 
 
 @click.command()
@@ -16,32 +17,49 @@ from .common import SHARE, common_options, dim_option, print_result, progress_ba
 @click.option("--k", type=int, default=80, show_default=True, help="Neighbours per face, itself not counted.")
 @click.option("--recall", type=SHARE, default=0.95, show_default=True, help="Recall asked of cells.")
 @click.option("--knn", type=click.Choice(["exact", "cells", "auto"]), default="auto", show_default=True, help="Method.")
+@click.option("--workdir", type=Path, help="Folder for finished parts; the same command goes on where it was stopped.")
+@click.option("--memory-gb", type=MEMORY, help="Memory to keep to; the arrays of 'cells' go to files.")
 @dim_option
 @common_options
 def knn(
-    features: Path, output: Path, k: int, recall: float, knn: str, dim: int | None, as_json: bool,
-    threads: int | None, seed: int,
+    features: Path, output: Path, k: int, recall: float, knn: str, workdir: Path | None, memory_gb: float | None,
+    dim: int | None, as_json: bool, threads: int | None, seed: int,
 ) -> None:  # fmt: skip
     """Build the kNN graph of FEATURES."""
     import time
 
-    from ..atomic import require_writable
+    from ..atomic import require_writable, temporary_folder
     from ..features import load_features
     from ..knn import build_knn, measure_recall, save_knn
     from ..pipeline import peak_rss_gb
+    from ..scratch import remove_scratch
     from ..threads import limited_threads
+    from ..workdir import Workdir, digest_features
 
     if output.suffix.lower() != ".npz":
         raise InputError(f"output {output} ends in '{output.suffix}'; a kNN graph is written as .npz")
     require_writable(output)
     rows = load_features(features, dim=dim)
-    with progress_bars() as bars, limited_threads(threads):
+    with progress_bars() as bars, limited_threads(threads), ExitStack() as stack:
         started = time.perf_counter()
+        kept = Workdir.open(workdir)
+        stack.enter_context(kept.locked())
+        folder, facts = None, {}
+        if kept.folder is not None:
+            folder, facts = kept.folder / "knn.parts", {"features": digest_features(rows, bars.report)}
+        elif memory_gb is not None:
+            folder = stack.enter_context(temporary_folder(output)) / "knn.parts"
         rows.check(bars.report)
-        graph = build_knn(rows, k=k, method=knn, recall=recall, seed=seed, progress=bars.report)
+        memory = int(memory_gb * 1e9) if memory_gb is not None else None
+        graph = build_knn(
+            rows, k=k, method=knn, recall=recall, seed=seed, folder=folder, facts=facts, memory=memory,
+            progress=bars.report,
+        )  # fmt: skip
         seconds = time.perf_counter() - started
         save_knn(graph, output)
         measured, n_sampled = measure_recall(rows, graph, seed=seed)
+        if folder is not None:
+            remove_scratch(folder)
     figures = {
         "n": len(rows), "k": k, "recall": round(measured, 5), "recall_sample": n_sampled,
         "seconds": round(seconds, 3), "peak_rss_gb": round(peak_rss_gb(), 3),

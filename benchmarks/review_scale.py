@@ -1,0 +1,169 @@
+"""The review server with many faces: how soon the wall is there, how long an action takes, how much memory it needs.
+
+    python benchmarks/review_scale.py --faces 1000000 --people 100000 --folder /tmp/scale
+
+Synthetic faces; the labels are the true people with a tenth of the faces moved at random, and the kNN graph is made up:
+up to half of a face's list are faces of its own person, the others are drawn at random, with their true cosines. (How
+long a real graph takes is the business of knn.py.) The server is the one that users start; requests go over loopback,
+one at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from starfc.features import load_features
+from starfc.knn import KnnGraph, save_knn
+from starfc.labels import save_labels
+from starfc.synth import synthesise
+
+
+def make_collection(folder: Path, faces: int, people: int, dim: int, k: int) -> None:
+    """Write features, labels and graph, unless they are there."""
+    if (folder / "graph.npz").exists():
+        return
+    folder.mkdir(exist_ok=True, parents=True)
+    synthesise(folder / "faces", faces=faces, people=people, dim=dim, singletons=0.3)
+    truth = np.load(folder / "faces.labels.npy").astype(np.int64)
+    rng = np.random.default_rng(0)
+    labels = truth.copy()
+    moved = rng.random(faces) < 0.1
+    labels[moved] = rng.permutation(labels[moved])
+    save_labels(labels, folder / "people.npy")
+    save_knn(make_graph(folder, truth, k, rng), folder / "graph.npz")
+
+
+def make_graph(folder: Path, truth, k: int, rng) -> KnnGraph:
+    """Make lists of faces of the own person and of strangers, best first."""
+    features = load_features(folder / "faces.features.npy")
+    order = np.argsort(truth, kind="stable")
+    starts = np.searchsorted(truth[order], truth, side="left")
+    sizes = np.searchsorted(truth[order], truth, side="right") - starts
+    neighbors = np.empty((len(truth), k), dtype=np.int32)
+    similarities = np.empty((len(truth), k), dtype=np.float32)
+    half = k // 2
+    for start in range(0, len(truth), 20_000):
+        rows = np.arange(start, min(start + 20_000, len(truth)))
+        own = order[starts[rows, None] + np.arange(half) % np.maximum(sizes[rows, None], 1)]
+        lists = np.concatenate((own, rng.integers(0, len(truth), (len(rows), k - half))), axis=1)
+        mine = features.read(start, start + len(rows))
+        cosines = np.empty(lists.shape, dtype=np.float32)
+        for column in range(k):
+            cosines[:, column] = np.einsum("ij,ij->i", mine, features.take(lists[:, column]))
+        # a face itself and repeats are no neighbours
+        lists = np.where(lists == rows[:, None], -1, lists)
+        by_id = np.argsort(lists, axis=1, kind="stable")
+        ordered = np.take_along_axis(lists, by_id, axis=1)
+        repeats = np.zeros_like(ordered, dtype=bool)
+        repeats[:, 1:] = ordered[:, 1:] == ordered[:, :-1]
+        marked = np.zeros_like(repeats)
+        np.put_along_axis(marked, by_id, repeats, axis=1)
+        lists = np.where(marked, -1, lists)
+        rank = np.argsort(np.where(lists < 0, np.inf, -cosines), axis=1, kind="stable")
+        neighbors[rows] = np.take_along_axis(lists, rank, axis=1)
+        similarities[rows] = np.where(neighbors[rows] < 0, 0, np.take_along_axis(cosines, rank, axis=1))
+    return KnnGraph(neighbors, similarities)
+
+
+def get(url: str, path: str) -> tuple[Any, float]:
+    """Ask for JSON; return it and the seconds it took."""
+    started = time.perf_counter()
+    with urllib.request.urlopen(url + path) as answer:
+        content = json.loads(answer.read())
+    return content, time.perf_counter() - started
+
+
+def post(url: str, **content: Any) -> tuple[Any, float]:  # noqa: ANN401
+    """Make a correction; return the answer and the seconds it took."""
+    request = urllib.request.Request(url + "api/do", json.dumps(content).encode(), {"content-type": "application/json"})
+    started = time.perf_counter()
+    with urllib.request.urlopen(request) as answer:
+        found = json.loads(answer.read())
+    return found, time.perf_counter() - started
+
+
+def rss_gb(pid: int, field: str = "VmRSS") -> float:
+    """Return the memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024 / 1e9
+
+
+def measure(url: str, pid: int, n_actions: int, started: float) -> None:
+    """Print what a person would feel."""
+    print(f"server up after {time.perf_counter() - started:.1f} s, RSS {rss_gb(pid):.2f} GB")
+    wall, first = get(url, "api/wall?count=60")
+    print(f"first page of the wall ({wall['total']} clusters): {1000 * first:.0f} ms")
+    for sort in ("doubt", "cohesion", "size"):
+        print(f"wall sorted by {sort}: {1000 * get(url, f'api/wall?sort={sort}&count=60')[1]:.0f} ms")
+    asked = time.perf_counter()
+    while not get(url, "api/questions?count=1")[0]["ready"]:
+        time.sleep(0.5)
+    print(f"questions ready {time.perf_counter() - asked:.1f} s later, RSS {rss_gb(pid):.2f} GB")
+    rng = np.random.default_rng(1)
+    times: dict[str, list[float]] = {}
+    for number in range(n_actions):
+        kind = ("merge", "move", "split", "name", "answer", "undo")[number % 6]
+        place = int(rng.integers(0, wall["total"] // 4))
+        page, seconds = get(url, f"api/wall?count=60&start={place}")
+        times.setdefault("wall page", []).append(seconds)
+        labels = [cluster["label"] for cluster in page["clusters"]]
+        times.setdefault("open cluster", []).append(get(url, f"api/cluster/{labels[0]}?count=120")[1])
+        details: dict = {
+            "merge": {"labels": labels[:2]},
+            "move": {"faces": page["clusters"][0]["faces"][:1], "label": labels[5]},
+            "split": {"label": labels[0], "parts": 2},
+            "name": {"label": labels[0], "name": f"name {number}"},
+        }.get(kind, {})
+        if kind == "answer":
+            found, seconds = get(url, "api/questions?count=1")
+            times.setdefault("next question", []).append(seconds)
+            details = {"pair": found["questions"][0]["pair"], "same": bool(number % 4)}
+        times.setdefault(kind, []).append(post(url, kind=kind, request=f"r{number}", **details)[1])
+    for kind, taken in times.items():
+        median, slow = 1000 * np.median(taken), 1000 * np.quantile(taken, 0.95)
+        print(f"{kind:<14} median {median:.0f} ms, p95 {slow:.0f} ms (n = {len(taken)})")
+    tau1 = get(url, "api/summary")[0]["tau1"]
+    print(f"strictness: {post(url, kind='strictness', tau1=tau1 + 0.05, request='strict')[1]:.1f} s")
+    print(f"undo of it: {post(url, kind='undo', request='loose')[1]:.1f} s")
+    print(f"RSS {rss_gb(pid):.2f} GB, peak since start {rss_gb(pid, 'VmHWM'):.2f} GB")
+
+
+def main() -> None:
+    """Make the collection, start the server, measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--faces", type=int, default=1_000_000)
+    parser.add_argument("--people", type=int, default=100_000)
+    parser.add_argument("--dim", type=int, default=256)
+    parser.add_argument("--k", type=int, default=30)
+    parser.add_argument("--actions", type=int, default=120)
+    parser.add_argument("--folder", type=Path, required=True)
+    options = parser.parse_args()
+    make_collection(options.folder, options.faces, options.people, options.dim, options.k)
+    for leftover in options.folder.glob("people.npy.review.sqlite*"):
+        leftover.unlink()
+    command = [
+        sys.executable, "-m", "starfc.cli", "review", options.folder / "people.npy", "--no-browser", "--json",
+        "--features", options.folder / "faces.features.npy", "--knn-graph", options.folder / "graph.npz",
+    ]  # fmt: skip
+    started = time.perf_counter()
+    server = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        url = json.loads(server.stdout.readline())["url"]
+        measure(url, server.pid, options.actions, started)
+    finally:
+        server.kill()
+        server.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""`starfc bench`: the paper's tables on any labelled data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ..errors import InputError
+from .common import MEMORY, common_options, dim_option, print_result, progress_bars
+
+if TYPE_CHECKING:
+    from ..comparison.parts import Part
+    from ..comparison.run import Bench
+
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+
+@click.command()
+@click.argument("name", type=click.Choice(["table", "scale", "train-size"]))
+@click.option("--features", type=Path, required=True, help="Features to train on.")
+@click.option("--labels", type=Path, help="Their people (default: where the field, or 'starfc synth', puts them).")
+@click.option(
+    "--test", "tests", type=Path, multiple=True, required=True, help="Features to test on; scale takes several."
+)
+@click.option("--test-labels", type=Path, multiple=True, help="Their people, in the same order.")
+@click.option("--methods", help="Which, separated by commas (default: all).")
+@click.option("--tune", is_flag=True, help="Choose each opponent's settings on training people.")
+@click.option("--sizes", help="scale: test on this many faces of --test each, such as 10000,30000,100000.")
+@click.option(
+    "--shares", default="0.1,0.25,0.5,1", show_default=True, help="train-size: shares of the training people."
+)
+@click.option("--k", type=click.IntRange(min=1), default=80, show_default=True, help="Neighbours per face.")
+@click.option("--steps", type=click.IntRange(min=1), help="Training steps of every trained method (default: its own).")
+@click.option("--time-limit", type=_SECONDS, default=3600, show_default=True, help="Seconds a process may take.")
+@click.option("--memory-gb", type=MEMORY, default=16, show_default=True, help="Memory a process may take.")
+@click.option(
+    "-o", "--output", type=Path, default=Path("bench"), show_default=True, help="Folder; resumes what is there."
+)
+@dim_option
+@common_options
+def bench(
+    name: str, features: Path, labels: Path | None, tests: tuple[Path, ...], test_labels: tuple[Path, ...],
+    methods: str | None, tune: bool, sizes: str | None, shares: str, k: int, steps: int | None, time_limit: float,
+    memory_gb: float, output: Path, dim: int | None, as_json: bool, threads: int | None, seed: int,
+) -> None:  # fmt: skip
+    """Compare all methods on TRAIN and TEST people: a table, F against test size, or F against training size."""
+    import shlex
+    import sys
+
+    from ..baselines import choose_methods
+    from ..comparison.parts import find_part
+    from ..comparison.run import Bench, Options
+    from ..comparison.tables import save_tables
+
+    if test_labels and len(test_labels) != len(tests):
+        raise InputError(
+            f"--test-labels was given {len(test_labels)} times for {len(tests)} of --test; give one for each"
+        )
+    chosen = choose_methods(methods)
+    train = find_part(features, labels=labels, dim=dim)
+    pairs = zip(tests, test_labels or [None] * len(tests), strict=True)
+    parts = [find_part(path, labels=truth, dim=dim) for path, truth in pairs]
+    options = Options(k=k, tune=tune, steps=steps, time_s=time_limit, memory_gb=memory_gb, seed=seed, threads=threads)
+    with progress_bars() as bars:
+        run = Bench(output, options, progress=bars.report, say=bars.say)
+        trains, parts = _choose_parts(run, name, train, parts, sizes, shares)
+        rows = run.run(chosen, trains, parts)
+    text = save_tables(output, name, rows, options, shlex.join(["starfc", *sys.argv[1:]]))
+    if name != "table":
+        from ..comparison.plots import draw_growth
+
+        draw_growth(rows, output / f"{name}.png", against="n_test" if name == "scale" else "n_train")
+    print_result({"rows": [row.as_dict() for row in rows]}, as_json, f"{text}\n\nsaved in {output}")
+
+
+def _choose_parts(
+    run: Bench, name: str, train: Part, tests: list[Part], sizes: str | None, shares: str
+) -> tuple[list[Part], list[Part]]:
+    """Return the training and test parts of a benchmark, cut out of the given ones where it needs several."""
+    if name != "scale" and len(tests) > 1:
+        raise InputError(f"--test was given {len(tests)} times; {name} takes one, only scale takes several")
+    if name == "scale" and sizes is not None:
+        counts = _parse_numbers("sizes", sizes)
+        return [train], [run.take_people(tests[0], f"{tests[0].name}-{int(n)}", faces=int(n)) for n in counts]
+    if name == "train-size":
+        wanted = _parse_numbers("shares", shares)
+        return [run.take_people(train, f"{train.name}-{share:g}", share=share) for share in wanted], tests
+    return [train], tests
+
+
+def _parse_numbers(name: str, text: str) -> list[float]:
+    """Read a list of positive numbers such as '0.1,0.5,1'."""
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) <= 0 or (name == "shares" and max(numbers) > 1):
+        limit = "between 0 and 1" if name == "shares" else "above 0"
+        raise InputError(f"--{name} ('{text}') must be numbers {limit}, separated by commas")
+    return numbers

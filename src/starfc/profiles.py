@@ -1,0 +1,268 @@
+"""Profiles: how similar each face is to strangers, and what a similarity is worth between two such faces.
+
+In: Features. Out: Profiles: for each face the centre and the scale of its cosines with a cohort of the collection, and
+one Background of cosines measured in these. Faces differ: babies, profiles and blurred pictures are similar to many
+strangers, so the same cosine is weak evidence between two of them and strong evidence between two others. With
+x = x(s) as in `background.py`, an edge is measured as its height over the strangers of both ends,
+
+    z_ij = ½ (x - centre_i) / scale_i + ½ (x - centre_j) / scale_j,
+
+whose survival function over random pairs is nearly the same for all collections and embedders, and its evidence is
+
+    e_ij = -log10(n S(z_ij)):  minus the log of the strangers expected beyond it per face.
+
+Centre and scale are trimmed means of the middle of a face's cosines (survival .6 to .4) and of its shoulder (.25 to
+.1), after those are left out that stand too high for strangers by what the lower half says: somebody may have a fifth
+of the collection.
+
+The cohort is the whole collection if it is small, else every (n / 2048)-th row in the order of similarity to the mean
+face: the order of rows, their scale and a rotation change next to nothing. The price is a product with 2,048 columns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .background import Background, fit_survival, stretch_cosines
+from .features import Features
+from .knn import KnnGraph
+from .progress import Progress, silent
+from .tiles import run_tiles
+
+_COHORT = 2048
+_WHOLE = 12_000  # faces up to which all are everybody's cohort
+_TILE_ROWS = 512
+_BINS = 4096
+_MIDDLE = (0.6, 0.4)
+_SHOULDER = (0.25, 0.1)
+_LOW = (0.9, 0.75)
+_HIGHEST_STRANGER = 4.5  # standard deviations above the middle, as the lower half knows them
+_SHOULDER_HEIGHT = 0.949  # of a standard normal: what makes the scale a standard deviation
+_SMALLEST_SCALE = 1e-4
+_ENOUGH = 200  # strangers from which a face's centre and scale are its own
+_MOST_EVIDENCE = 30.0  # of copies, whose cosine of 1 would be worth hundreds
+_STAGE = "profiles"
+_PROBES = 512
+_LIKELY = 0.01  # strangers expected beyond a likely match
+_SERVED = 0.9  # share of the faces whose likely matches fit in the list
+_FEWEST_NEIGHBORS = 80
+_MOST_NEIGHBORS = 512
+_TYPICAL = (-0.69, -0.79, -0.3)  # of normal z; real collections differ by a few hundredths
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """Chance similarities of every face, and of the collection in these units.
+
+    Attributes
+    ----------
+    centres, scales : float32 (n,)
+        Of x(s) between the face and strangers; scales are positive.
+    background : Background
+        Survival of z over random pairs.
+    """
+
+    centres: NDArray[np.float32]
+    scales: NDArray[np.float32]
+    background: Background
+
+    def weigh_edges(self, graph: KnnGraph) -> NDArray[np.float32]:
+        """Return the evidence e of every edge, float32 (n, k); meaningless where there is no neighbour.
+
+        >>> profiles = Profiles(np.zeros(2, np.float32), np.full(2, 0.1, np.float32), Background(0, 0, -0.5, 2))
+        >>> graph = KnnGraph(np.array([[1], [0]], np.int32), np.full((2, 1), 0.5, np.float32))
+        >>> profiles.weigh_edges(graph).ravel().round(3)
+        array([5.946, 5.946], dtype=float32)
+        """
+        evidence = np.empty(graph.neighbors.shape, dtype=np.float32)
+        curve = self.background
+        coefficients = np.array([curve.constant + np.log(curve.n_faces), curve.linear, curve.quadratic, curve.peak])
+
+        def weigh_tile(start: int, stop: int) -> None:
+            arguments = (start, stop, graph.neighbors, graph.similarities, self.centres, self.scales)
+            _weigh_rows(*arguments, coefficients, evidence)
+
+        run_tiles(len(evidence), _TILE_ROWS, weigh_tile, "evidence")
+        return evidence
+
+
+def measure_profiles(features: Features, *, progress: Progress = silent) -> Profiles:
+    """Measure every face's similarity to strangers.
+
+    Parameters
+    ----------
+    features : Features
+        (n, d), n >= 2.
+    progress : callable
+        Called as ``progress("profiles", done, total)``.
+
+    Returns
+    -------
+    Profiles
+
+    Examples
+    --------
+    >>> faces = np.random.default_rng(0).normal(size=(2000, 64))
+    >>> profiles = measure_profiles(Features(faces))
+    >>> bool(abs(profiles.scales.mean() - 0.125) < 0.01)  # 1 / sqrt(64)
+    True
+    """
+    cohort = _choose_cohort(features)
+    sample = features.take(cohort)
+    strangers = features.read(0, len(features)) if len(features) <= _WHOLE else sample
+    centres, scales = np.empty(len(features), np.float32), np.empty(len(features), np.float32)
+    heights = stretch_cosines((np.arange(_BINS) + 0.5) * (2.0 / _BINS) - 1.0)
+    columns = np.ascontiguousarray(strangers.T)
+
+    def measure_tile(start: int, stop: int) -> None:
+        _measure_rows(features.read(start, stop) @ columns, heights, centres[start:stop], scales[start:stop])
+
+    run_tiles(len(features), _TILE_ROWS, measure_tile, _STAGE, progress)
+    if len(strangers) < _ENOUGH:  # too few to know each face by itself: lean on what all have in common
+        own = len(strangers) / _ENOUGH
+        centres = np.float32(own) * centres + np.float32((1 - own) * np.median(centres))
+        scales = np.float32(own) * scales + np.float32((1 - own) * np.median(scales))
+    pairs = np.triu_indices(len(cohort), 1)
+    x = stretch_cosines(sample @ sample.T)
+    z = (x - centres[cohort]) / scales[cohort]
+    heights_of_pairs = (0.5 * (z + z.T))[pairs]
+    strange = heights_of_pairs[heights_of_pairs < _HIGHEST_STRANGER]
+    return Profiles(centres, scales, fit_survival(strange, len(features), typical=_TYPICAL))
+
+
+def choose_k(features: Features, profiles: Profiles, *, most_edges: int = 64_000_000) -> int:
+    """Choose how many neighbours to look at: as many as nine faces in ten have likely matches.
+
+    Parameters
+    ----------
+    features : Features
+        (n, d), n >= 2.
+    profiles : Profiles
+        Of these faces.
+    most_edges : int
+        Bound on n k, for memory and time; 80 neighbours are taken in any case.
+
+    Returns
+    -------
+    int
+        From 80 to 512, and less than n.
+
+    Examples
+    --------
+    >>> faces = np.random.default_rng(0).normal(size=(1000, 64))
+    >>> choose_k(Features(faces), measure_profiles(Features(faces)))
+    80
+    """
+    n = len(features)
+    probes = _choose_cohort(features, size=min(n, _PROBES))
+    columns = np.ascontiguousarray(features.take(probes).T)
+    height = profiles.background.find_height(_LIKELY)
+    # z > height needs x above centre + height scale of one end at least: most pairs fail at the lowest of these.
+    x = float((profiles.centres + height * profiles.scales).min())
+    lowest = np.float32(np.sign(x) * np.sqrt(-np.expm1(-x * x)))
+
+    def count_tile(start: int, stop: int) -> NDArray[np.int64]:
+        cosines = features.read(start, stop) @ columns
+        counts = _count_likely(cosines, start, probes, profiles.centres, profiles.scales, height, lowest)
+        return np.asarray(counts)
+
+    counts = np.sum(run_tiles(n, _TILE_ROWS, count_tile, "choose k"), axis=0)
+    wanted = int(np.quantile(counts, _SERVED))
+    return min(n - 1, max(_FEWEST_NEIGHBORS, min(wanted, _MOST_NEIGHBORS, most_edges // n)))
+
+
+def _choose_cohort(features: Features, size: int = _COHORT) -> NDArray[np.int64]:
+    """Return evenly spaced rows in the order of similarity to the mean face."""
+    n = len(features)
+    mean = np.zeros(features.dim)
+    for start, stop in features.blocks():
+        mean += features.read(start, stop).sum(axis=0, dtype=np.float64)
+    mean /= np.linalg.norm(mean) + 1e-30
+    toward = np.concatenate([features.read(start, stop) @ mean for start, stop in features.blocks()])
+    n_chosen = min(n, size)
+    return np.sort(np.argsort(toward, kind="stable")[((np.arange(n_chosen) + 0.5) * n / n_chosen).astype(np.int64)])
+
+
+@njit(cache=True, nogil=True)
+def _measure_rows(cosines, heights, centres, scales):  # type: ignore[no-untyped-def]
+    """Write centre and scale of each row of cosines, from a histogram; heights are the x of its bins."""
+    n_bins = len(heights)
+    counts = np.empty(n_bins, dtype=np.int32)
+    for i in range(len(cosines)):
+        counts[:] = 0
+        for column in range(cosines.shape[1]):
+            at = int((cosines[i, column] + np.float32(1)) * np.float32(0.5 * n_bins))
+            counts[min(max(at, 0), n_bins - 1)] += 1
+        n_strangers = _drop_acquaintances(counts, heights, cosines.shape[1])
+        middle = _average_range(counts, heights, n_strangers, _MIDDLE)
+        shoulder = _average_range(counts, heights, n_strangers, _SHOULDER)
+        centres[i] = middle
+        scales[i] = max((shoulder - middle) / _SHOULDER_HEIGHT, _SMALLEST_SCALE)
+
+
+@njit(cache=True, nogil=True)
+def _drop_acquaintances(counts, heights, n):  # type: ignore[no-untyped-def]
+    """Empty the bins that stand too far above the lower half for strangers; return how many values are left."""
+    middle = _average_range(counts, heights, n, _MIDDLE)
+    low = _average_range(counts, heights, n, _LOW)
+    highest = middle + _HIGHEST_STRANGER * max((middle - low) / _SHOULDER_HEIGHT, _SMALLEST_SCALE)
+    at = len(counts) - 1
+    while heights[at] > highest:
+        n -= counts[at]
+        counts[at] = 0
+        at -= 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def _average_range(counts, heights, n, survivals):  # type: ignore[no-untyped-def]
+    """Return the mean height of the values whose survival lies in the range."""
+    first, last = (1 - survivals[0]) * n, (1 - survivals[1]) * n
+    below, total = 0.0, 0.0
+    for at in range(len(counts)):
+        if counts[at] > 0:
+            inside = min(below + counts[at], last) - max(below, first)
+            if inside > 0:
+                total += inside * heights[at]
+            below += counts[at]
+            if below >= last:
+                break
+    return total / (last - first)
+
+
+@njit(cache=True, nogil=True)
+def _count_likely(cosines, start, probes, centres, scales, height, lowest):  # type: ignore[no-untyped-def]
+    """Count for each probe the rows from start on whose z with it is above the height, itself included."""
+    counts = np.zeros(len(probes), dtype=np.int64)
+    for row in range(len(cosines)):
+        i = start + row
+        for column in range(len(probes)):
+            if cosines[row, column] < lowest:
+                continue
+            s = min(max(np.float64(cosines[row, column]), -1 + 1e-12), 1 - 1e-12)
+            x = np.sign(s) * np.sqrt(-np.log1p(-s * s))
+            j = probes[column]
+            if 0.5 * (x - centres[i]) / scales[i] + 0.5 * (x - centres[j]) / scales[j] > height:
+                counts[column] += 1
+    return counts
+
+
+@njit(cache=True, nogil=True)
+def _weigh_rows(start, stop, neighbors, similarities, centres, scales, coefficients, evidence):  # type: ignore[no-untyped-def]
+    """Write the evidence of the edges of rows start..stop."""
+    constant, linear, quadratic, peak = coefficients
+    for i in range(start, stop):
+        for slot in range(neighbors.shape[1]):
+            j = neighbors[i, slot]
+            if j < 0:
+                evidence[i, slot] = 0
+                continue
+            s = min(max(np.float64(similarities[i, slot]), -1 + 1e-12), 1 - 1e-12)
+            x = np.sign(s) * np.sqrt(-np.log1p(-s * s))
+            z = 0.5 * (x - centres[i]) / scales[i] + 0.5 * (x - centres[j]) / scales[j]
+            z = max(z, peak)
+            evidence[i, slot] = min(-(constant + linear * z + quadratic * z * z) / np.log(10.0), _MOST_EVIDENCE)

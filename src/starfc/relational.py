@@ -1,0 +1,233 @@
+"""Relational scoring: P(same person) for every edge from relations alone, with a model that is shipped with starfc.
+
+In: Features and their KnnGraph. Out: ScoredEdges with probabilities. Each face's own chance similarities
+(`profiles.py`) turn cosines into evidence, evidence becomes relations (`relations.py`), and a small network turns those
+into log-odds,
+
+    log p / (1 - p) = W_3 relu(W_2 relu(W_1 r + b_1) + b_2) + b_3.
+
+The prior of a match differs between collections, and shows where the network is in doubt: if most of its doubtful
+edges lean to one side, more of them than it says are on that side. All log-odds are shifted by those of the mean
+probability of doubtful edges (one step of EM from a prior of one half, which they have over the training worlds). And
+a collection whose matches all stand very high has look-alikes below them, and no matches: see `find_least_discovery`.
+
+Nothing in it depends on the embedder, its dimension or the size of the collection, so one model, trained over many
+worlds (`benchmarks/worlds.py`), serves all; `relational_training.py` fits it to labelled faces. Edges without evidence
+(ten or more strangers expected) have p = 0.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .atomic import replacing_folder
+from .errors import ModelError
+from .features import Features
+from .knn import KnnGraph
+from .profiles import Profiles, measure_profiles
+from .progress import Progress, silent
+from .relations import RELATIONS, Surroundings, relate_rows, survey_graph
+from .score import ScoredEdges
+from .tiles import run_tiles
+
+# An edge is kept if p is above: what a user prefers, in words.
+PREFERENCES = {"precision": 0.85, "balanced": 0.6, "recall": 0.3}
+FORMAT = "starfc-relational"
+_DOUBT = 3.5  # log-odds below which the network is in doubt: p from .03 to .97
+_NOTHING = 1e-30
+_DISCOVERY = RELATIONS.index("discovery_hi")
+_MOST_DISCOVERY = 3.0
+_FEWEST_LINKED = 0.05  # share of the faces with a best neighbour beyond what chance gives a thousandth of them
+_LOW_MATCHES = 4.0  # evidence of the lower tenth of best neighbours down to which nothing is asked for
+_PRIOR_EDGES = 25  # of either kind, so that a few doubtful edges decide nothing
+_TILE_ROWS = 128  # few enough for the relations of their edges to stay in the cache
+
+
+@dataclass(frozen=True)
+class RelationalModel:
+    """A network from relations to log-odds.
+
+    Attributes
+    ----------
+    weights : tuple of float32 (inputs, outputs)
+        Of each layer; the first takes RELATIONS, the last gives one number.
+    biases : tuple of float32 (outputs,)
+    lowest, highest : float32 (relations,)
+        Range of each relation in training. Beyond it a network says anything, so relations are cut to it.
+    facts : dict
+        What it was trained on.
+    """
+
+    weights: tuple[NDArray[np.float32], ...]
+    biases: tuple[NDArray[np.float32], ...]
+    lowest: NDArray[np.float32]
+    highest: NDArray[np.float32]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        widths = [len(RELATIONS), *(len(bias) for bias in self.biases)]
+        shapes = [weight.shape for weight in self.weights]
+        if widths[-1] != 1 or shapes != list(pairwise(widths)):
+            raise ModelError(
+                f"a relational model takes {len(RELATIONS)} relations and gives one number; its layers have shapes"
+                f" {shapes}: the folder is damaged or of another version"
+            )
+        if self.lowest.shape != (len(RELATIONS),) or self.highest.shape != (len(RELATIONS),):
+            raise ModelError(f"a relational model needs a range for each of {len(RELATIONS)} relations; train it again")
+        if not all(np.isfinite(tensor).all() for tensor in (*self.weights, *self.biases, self.lowest, self.highest)):
+            raise ModelError("the model holds NaN or infinite weights; train it again")
+
+    def predict(self, relations: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the log-odds of edges, (m, relations) -> (m,)."""
+        values = np.clip(relations, self.lowest, self.highest)
+        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            values = values @ weight
+            values += bias
+            if layer + 1 < len(self.weights):
+                np.maximum(values, 0, out=values)
+        return np.ascontiguousarray(values[:, 0])
+
+    def save(self, folder: str | Path, card: str) -> None:
+        """Write `model.safetensors`, `config.json` and the model card, all or none."""
+        from safetensors.numpy import save
+
+        tensors = {f"layer{at}.weight": np.ascontiguousarray(weight) for at, weight in enumerate(self.weights)}
+        tensors |= {f"layer{at}.bias": np.ascontiguousarray(bias) for at, bias in enumerate(self.biases)}
+        tensors |= {"lowest": np.ascontiguousarray(self.lowest), "highest": np.ascontiguousarray(self.highest)}
+        config = {"format": FORMAT, "scorer": "relational", "relations": list(RELATIONS), "training": self.facts}
+        with replacing_folder(Path(folder)) as aside:
+            (aside / "model.safetensors").write_bytes(save(tensors))
+            (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+            (aside / "README.md").write_text(card, encoding="utf-8")
+
+
+def load_relational(folder: str | Path) -> RelationalModel:
+    """Read a relational model folder."""
+    from safetensors.numpy import load
+
+    folder = Path(folder)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        tensors = load((folder / "model.safetensors").read_bytes())
+        n_layers = len(tensors) // 2 - 1
+        weights = tuple(tensors[f"layer{at}.weight"] for at in range(n_layers))
+        biases = tuple(tensors[f"layer{at}.bias"] for at in range(n_layers))
+        ranges = tensors["lowest"], tensors["highest"]
+    except Exception as error:  # safetensors has an exception of its own
+        raise ModelError(f"{folder} is no relational model ({error}); pass a folder that starfc has written") from error
+    if config.get("format") != FORMAT or config.get("relations") != list(RELATIONS):
+        raise ModelError(f"{folder} is a model of other relations than this version's; train it again")
+    return RelationalModel(weights, biases, *ranges, config.get("training", {}))
+
+
+@cache
+def load_shipped() -> RelationalModel:
+    """Return the model that comes with starfc.
+
+    >>> load_shipped().weights[0].shape[0] == len(RELATIONS)
+    True
+    """
+    return load_relational(Path(str(files("starfc") / "shipped")))
+
+
+def score_by_relations(
+    features: Features,
+    graph: KnnGraph,
+    *,
+    model: RelationalModel | None = None,
+    profiles: Profiles | None = None,
+    progress: Progress = silent,
+) -> ScoredEdges:
+    """Score every edge by what its ends have in common.
+
+    Parameters
+    ----------
+    features : Features
+        (n, d); of any embedder.
+    graph : KnnGraph
+        (n, k) over the same faces.
+    model : RelationalModel, optional
+        The shipped one by default.
+    profiles : Profiles, optional
+        Of the same faces, where they have been measured already.
+    progress : callable
+        Called as ``progress("relations", done, total)``.
+
+    Returns
+    -------
+    ScoredEdges
+        (n, k) probabilities that both ends are the same person.
+
+    Examples
+    --------
+    >>> from starfc.knn import build_knn
+    >>> people = np.random.default_rng(0).normal(size=(40, 64))
+    >>> faces = Features(np.repeat(people, 10, axis=0) + 0.5 * np.random.default_rng(1).normal(size=(400, 64)))
+    >>> scores = score_by_relations(faces, build_knn(faces, k=20)).scores
+    >>> bool(scores[:, :9].mean() > 0.9), bool(scores[:, 9:].mean() < 0.1)
+    (True, True)
+    """
+    chosen = model or load_shipped()
+    measured = profiles or measure_profiles(features, progress=progress)
+    around = survey_graph(graph, measured.weigh_edges(graph))
+    return ScoredEdges(graph.neighbors, predict_edges(around, chosen, progress=progress))
+
+
+def predict_edges(around: Surroundings, model: RelationalModel, *, progress: Progress = silent) -> NDArray[np.float32]:
+    """Return the probability of every edge, float32 (n, k); 0 where there is no evidence."""
+    log_odds = np.full(around.neighbors.shape, -np.inf, dtype=np.float32)
+    least = find_least_discovery(around)
+
+    def predict_tile(start: int, stop: int) -> tuple[float, int]:
+        relations, positions = relate_rows(around, start, stop)
+        found = model.predict(relations)
+        usable = relations[:, _DISCOVERY] >= least
+        log_odds[start:stop].reshape(-1)[positions[usable]] = found[usable]
+        doubtful = found[np.abs(found) < _DOUBT].astype(np.float64)
+        return float((1.0 / (1.0 + np.exp(-doubtful))).sum()), len(doubtful)
+
+    sums = run_tiles(len(log_odds), _TILE_ROWS, predict_tile, "relations", progress)
+    shift = adapt_prior(sum(total for total, _ in sums), sum(count for _, count in sums))
+
+    def squash_tile(start: int, stop: int) -> None:
+        values = log_odds[start:stop]
+        values += np.float32(shift)
+        np.clip(values, -80, 30, out=values)
+        np.negative(values, out=values)
+        np.exp(values, out=values)
+        values += 1
+        np.reciprocal(values, out=values)
+        values[values < _NOTHING] = 0
+
+    run_tiles(len(log_odds), _TILE_ROWS, squash_tile, "probabilities")
+    return log_odds
+
+
+def find_least_discovery(around: Surroundings) -> float:
+    """Return how sure a face must be of what it links down to an edge: minus log10 of the share of strangers in it.
+
+    Where nine in ten best neighbours stand very high, what stands low are look-alikes, not matches: a thousandth of
+    strangers is asked for, as where hardly anybody has a match at all. Where matches reach down to what chance gives,
+    nothing is.
+    """
+    if around.typical[2] < _FEWEST_LINKED:
+        return _MOST_DISCOVERY
+    return float(min(max((around.typical[1] - _LOW_MATCHES) / 2, 0.0), _MOST_DISCOVERY))
+
+
+def adapt_prior(n_matches: float, n_doubtful: int) -> float:
+    """Return the shift of all log-odds, from the matches expected among the doubtful edges.
+
+    >>> round(adapt_prior(200.0, 1000), 2), adapt_prior(1.0, 2)
+    (-1.3, 0.0)
+    """
+    return float(np.log((n_matches + _PRIOR_EDGES) / (n_doubtful - n_matches + _PRIOR_EDGES)))

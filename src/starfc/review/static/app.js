@@ -1,0 +1,176 @@
+// The page's frame: talking to the server, undo and redo, dialogs, keys. What is in the middle is in views.js.
+import { Wall, Cluster, Questions, History } from "./views.js";
+
+export const state = { summary: null, view: null };
+const dialog = document.getElementById("dialog");
+
+// An element with properties and children; text is always text, never markup.
+export function make(tag, properties = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(properties)) {
+    if (name === "class") element.className = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name in element) element[name] = value;
+    else element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+export const picture = (row, size = 96) =>
+  make("img", { src: `face/${row}?size=${size}`, alt: `face ${row}`, loading: "lazy", decoding: "async", draggable: false });
+
+export const call = (cluster) => cluster.name || (cluster.label < 0 ? "not faces" : `person ${cluster.label}`);
+
+export async function get(path, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const answer = await fetch(`${path}?${new URLSearchParams(given)}`);
+  const content = await answer.json();
+  if (!answer.ok) throw new Error(content.error);
+  return content;
+}
+
+// Make a correction. If no answer comes the same request is sent again: its id keeps it from counting twice.
+export async function act(kind, details = {}, { quiet = false } = {}) {
+  const body = JSON.stringify({ ...details, kind, request: crypto.randomUUID() });
+  const send = () => fetch("api/do", { method: "POST", headers: { "content-type": "application/json" }, body });
+  let answer;
+  try {
+    answer = await send().catch(() => new Promise((done) => setTimeout(done, 800)).then(send));
+  } catch {
+    say("the server does not answer; is starfc review still running?", true);
+    return null;
+  }
+  const content = await answer.json().catch(() => ({ error: "the server failed" }));
+  if (!answer.ok) {
+    say(content.error, true);
+    return null;
+  }
+  showSummary(content.summary);
+  if (!quiet) say(content.title);
+  return content;
+}
+
+// A correction after which whatever is in sight may be different.
+export async function change(kind, details = {}) {
+  const done = await act(kind, details);
+  if (done) await state.view.refresh(done);
+  return done;
+}
+
+let hide;
+export function say(text, bad = false) {
+  const toast = document.getElementById("toast");
+  toast.textContent = text;
+  toast.className = bad ? "on bad" : "on";
+  clearTimeout(hide);
+  hide = setTimeout(() => (toast.className = ""), bad ? 6000 : 2500);
+}
+
+export function ask(title, ...content) {
+  dialog.replaceChildren(make("h2", {}, title), ...content);
+  if (!dialog.open) dialog.showModal();
+}
+export const closeDialog = () => dialog.open && dialog.close();
+
+export function showSummary(summary) {
+  state.summary = summary;
+  const count = (number, one, many) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
+  const parts = [count(summary.n_faces, "face", "faces"), count(summary.n_clusters, "person", "people")];
+  if (summary.n_named) parts.push(`${summary.n_named} named`);
+  if (summary.n_not_faces) parts.push(`${summary.n_not_faces} not faces`);
+  document.getElementById("summary").textContent = parts.join(" · ");
+  document.getElementById("undo").disabled = !summary.can_undo;
+  document.getElementById("redo").disabled = !summary.can_redo;
+}
+
+const VIEWS = { wall: Wall, cluster: Cluster, questions: Questions, history: History };
+
+// The address after # is the view, so that reloading and the back button work: #wall, #cluster/12, #questions, #history.
+export function go(view, argument) {
+  location.hash = argument === undefined ? view : `${view}/${argument}`;
+}
+
+async function route() {
+  const [name, argument] = location.hash.slice(1).split("/");
+  const kind = VIEWS[name] ? name : "wall";
+  state.view?.stop?.();
+  closeDialog();
+  for (const button of document.querySelectorAll("nav button"))
+    button.toggleAttribute("aria-current", button.dataset.view === (kind === "cluster" ? "wall" : kind));
+  state.view = new VIEWS[kind](document.getElementById("main"), argument);
+  try {
+    await state.view.start();
+  } catch (error) {
+    say(error.message, true);
+    if (kind !== "wall") go("wall");
+  }
+}
+
+function askStrictness() {
+  const { tau1, floor } = state.summary;
+  const slider = make("input", { type: "range", min: floor.toFixed(3), max: "0.95", step: "0.005", value: tau1.toFixed(3) });
+  const shown = make("b", {}, tau1.toFixed(3));
+  slider.addEventListener("input", () => (shown.textContent = Number(slider.value).toFixed(3)));
+  const apply = make("button", { class: "main", onclick: async () => {
+    apply.disabled = true;
+    apply.textContent = "Working …";
+    await change("strictness", { tau1: Number(slider.value) });
+    closeDialog();
+  } }, "Apply");
+  ask("Strictness", make("p", {}, "Read the clusters off the stored scores again. Higher: fewer wrong merges, more split " +
+    "people. Your corrections stay, and this can be undone like everything else."),
+    make("div", { class: "row" }, "loose", slider, "strict", shown),
+    make("div", { class: "row" }, apply, make("button", { onclick: closeDialog }, "Cancel")));
+}
+
+function askExport() {
+  const link = (name, text) => make("a", { href: `export/${name}`, download: name }, text);
+  ask("Export", make("p", {}, "As corrected so far:"),
+    make("ul", {}, make("li", {}, link("labels.csv", "labels.csv")), make("li", {}, link("labels.npy", "labels.npy")),
+      make("li", {}, link("constraints.json", "constraints.json"), " for starfc cluster --constraints")),
+    make("p", {}, "Folders per person, FiftyOne and .parquet: starfc export."),
+    make("div", { class: "row" }, make("button", { class: "main", onclick: closeDialog }, "Close")));
+}
+
+const KEYS = [
+  ["1 2 3", "people, same person?, history"], ["u, r", "undo, redo"], ["t, e, ?", "strictness, export, this list"],
+  ["arrows, PgUp, PgDn", "move"], ["Enter", "open the cluster"], ["x or Space", "select, or not"], ["Esc", "drop the selection, go back"],
+  ["m", "wall: merge the selected; cluster: merge with the nearest"], ["n", "name"], ["/", "search"],
+  ["o", "cluster: outliers first"], ["s", "cluster: split"], ["p", "cluster: selected faces are a new person"],
+  ["d", "cluster: selected are not faces"], ["a", "cluster: select all faces in sight"], ["y, n, s", "question: yes, no, skip"],
+];
+
+function askHelp() {
+  const rows = KEYS.map(([key, meaning]) => make("tr", {}, make("td", {}, make("kbd", {}, key)), make("td", {}, meaning)));
+  ask("Keys", make("table", {}, ...rows), make("div", { class: "row" }, make("button", { class: "main", onclick: closeDialog }, "Close")));
+}
+
+const step = (kind) => change(kind);
+const FRAME_KEYS = {
+  1: () => go("wall"), 2: () => go("questions"), 3: () => go("history"), u: () => step("undo"), r: () => step("redo"),
+  t: askStrictness, e: askExport, "?": askHelp,
+};
+
+document.addEventListener("keydown", (event) => {
+  if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
+  if (event.target.matches("input, select, textarea")) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
+  if (event.target.matches("button, a") && (event.key === "Enter" || event.key === " ")) return;
+  const act = state.view?.keys?.[event.key] ?? FRAME_KEYS[event.key];
+  if (act) {
+    event.preventDefault();
+    act();
+  } else if (state.view?.grid?.steer(event.key)) event.preventDefault();
+});
+
+document.getElementById("undo").onclick = () => step("undo");
+document.getElementById("redo").onclick = () => step("redo");
+document.getElementById("strictness").onclick = askStrictness;
+document.getElementById("export").onclick = askExport;
+document.getElementById("help").onclick = askHelp;
+for (const button of document.querySelectorAll("nav button")) button.onclick = () => go(button.dataset.view);
+addEventListener("hashchange", route);
+get("api/summary").then(showSummary).then(route).catch((error) => say(error.message, true));

@@ -1,0 +1,209 @@
+"""Scratch: the arrays of a stage at work, in memory or in files that outlive a kill.
+
+In: names, shapes and types. Out: arrays: plain ones, or shared memory maps of files in a folder together with a journal
+of finished units of work. A process that is killed leaves the pages it wrote in the system's cache, so the next run of
+the same work goes on behind the last unit that was marked. After a crash of the whole machine that cache may have
+reached the disk in any order: a journal counts only if its facts say the same, the machine's start included. Mapped
+pages count as memory of the process while they are resident; `relieve` lets go of them when there are too many.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import mmap
+import os
+import shutil
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .atomic import write_json
+from .errors import OutputError
+
+_FACTS = "facts.json"
+_JOURNAL = "journal"
+
+
+class Scratch:
+    """Arrays of one stage and which of its units are finished.
+
+    Parameters
+    ----------
+    folder : Path, optional
+        Where the files go; without one, arrays are in memory and nothing outlives the process.
+    facts : dict, optional
+        What the work depends on; files that were left by other work are removed.
+    limit_bytes : int, optional
+        Resident memory beyond which mapped pages are let go.
+
+    Examples
+    --------
+    >>> work = Scratch(getfixture("tmp_path") / "work", facts={"n": 3})
+    >>> work.array("squares", (3,), np.int64)[:] = [0, 1, 4]
+    >>> work.start_journal(2)
+    >>> work.mark(0)
+    >>> again = Scratch(work.folder, facts={"n": 3})
+    >>> again.start_journal(2)
+    >>> again.is_done(0), again.is_done(1), again.array("squares", (3,), np.int64).tolist()
+    (True, False, [0, 1, 4])
+    """
+
+    def __init__(
+        self, folder: Path | None = None, *, facts: dict[str, Any] | None = None, limit_bytes: int | None = None
+    ) -> None:
+        self.folder = folder
+        self.facts = facts or {}
+        self._limit_bytes = limit_bytes
+        self._maps: list[mmap.mmap] = []
+        self._journal: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        if folder is not None:
+            wanted = json.loads(json.dumps({"boot": identify_boot(), **(facts or {})}))
+            if read_facts(folder) != wanted:
+                _make_folder(folder)
+                remove_scratch(folder)
+                _make_folder(folder)
+                write_json(folder / _FACTS, wanted)
+
+    def __enter__(self) -> Scratch:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._maps.clear()
+
+    def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:  # noqa: ANN401
+        """Return the array of that name: as an earlier run of the same work left it, else anew."""
+        if self.folder is None or 0 in shape:
+            return np.empty(shape, dtype=dtype)
+        mapped = _open_file(self.folder / f"{name}.npy", shape, np.dtype(dtype))
+        self.watch(mapped)
+        return np.asarray(mapped)
+
+    def start_journal(self, n_units: int) -> None:
+        """Read which units an earlier run of the same work has finished."""
+        if self.folder is None:
+            self._journal = np.zeros(n_units, np.uint8)
+            return
+        self._journal = self.array(_JOURNAL, (n_units,), np.uint8)
+
+    def is_done(self, unit: int) -> bool:
+        """Tell whether a unit is finished."""
+        return bool(self._journal[unit])
+
+    @property
+    def all_done(self) -> bool:
+        """Tell whether every unit is finished."""
+        return bool(self._journal.all())
+
+    def mark(self, unit: int) -> None:
+        """Note that a unit is finished; its results must have been written before."""
+        self._journal[unit] = 1
+
+    def watch(self, *arrays: NDArray[Any]) -> None:
+        """Let `relieve` release the pages of these arrays too, as far as they are memory maps."""
+        for array in arrays:
+            source: Any = array
+            while isinstance(source, np.ndarray):
+                source = source.base
+            if isinstance(source, mmap.mmap) and all(source is not known for known in self._maps):
+                self._maps.append(source)
+
+    def relieve(self, *, always: bool = False) -> None:
+        """Release the mapped pages if the process has more memory than it may; they are read again when needed."""
+        if always or (self._limit_bytes is not None and self._maps and measure_rss_bytes() > self._limit_bytes):
+            for mapped in self._maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+    def relieve_above(self, limit_bytes: int | None) -> None:
+        """Release the mapped pages if the process has more memory than the limit."""
+        if limit_bytes is not None and self._maps and measure_rss_bytes() > limit_bytes:
+            self.relieve(always=True)
+
+    def publish(self, name: str, target: Path) -> None:
+        """Give a finished array's file a second name, which replaces what stood there; it stays here too."""
+        if self.folder is None:
+            raise ValueError("arrays in memory have no file")
+        file = self.folder / f"{name}.npy"
+        link = self.folder / "published"
+        link.unlink(missing_ok=True)
+        with file.open("rb") as opened:
+            os.fsync(opened.fileno())  # writes the mapped pages too
+        link.hardlink_to(file)
+        link.replace(target)
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        self._maps.clear()
+        if self.folder is not None:
+            remove_scratch(self.folder)
+
+
+def _open_file(path: Path, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Map a `.npy` file for writing; one that is not there, or was cut short by a kill, is made anew, all zero."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": dtype.str, "fortran_order": False, "shape": shape})
+    n_bytes = header.tell() + math.prod(shape) * dtype.itemsize
+    try:
+        with path.open("r+b" if path.is_file() else "w+b") as file:
+            if file.read(header.tell()) != header.getvalue() or path.stat().st_size != n_bytes:
+                file.seek(0)
+                file.truncate()
+                # Reserved, not only promised: a map of a full disk ends in a signal and not in an error.
+                os.posix_fallocate(file.fileno(), 0, n_bytes)
+                file.write(header.getvalue())
+    except OSError as error:
+        raise OutputError(
+            f"cannot write {path} ({n_bytes / 1e9:.1f} GB): {error.strerror or error}; free some disk space"
+        ) from error
+    return np.memmap(path, dtype=dtype, mode="r+", offset=header.tell(), shape=shape)
+
+
+def read_facts(folder: Path) -> dict[str, Any] | None:
+    """Return what the work in a scratch folder depends on, None if there is no such work."""
+    try:
+        content = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def remove_scratch(folder: Path) -> None:
+    """Remove a scratch folder, its facts first, so that a kill in between leaves nothing that could be mistaken."""
+    (folder / _FACTS).unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def identify_boot() -> str:
+    """Return a text that changes when the machine starts anew."""
+    known = Path("/proc/sys/kernel/random/boot_id")
+    if known.is_file():
+        return known.read_text(encoding="ascii").strip()
+    return f"started {round((time.time() - time.monotonic()) / 60)}"
+
+
+def measure_rss_bytes() -> int:
+    """Return the resident memory of this process; 0 where the system does not tell."""
+    statm = Path("/proc/self/statm")
+    return int(statm.read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE if statm.is_file() else 0
+
+
+def measure_private_bytes() -> int:
+    """Return the resident memory of this process that is no page of a file; 0 where the system does not tell."""
+    statm = Path("/proc/self/statm")
+    fields = statm.read_text(encoding="ascii").split() if statm.is_file() else ["0", "0", "0"]
+    return (int(fields[1]) - int(fields[2])) * mmap.PAGESIZE
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder, or say why not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"folder {folder} cannot be made: {error.strerror}; choose another --workdir") from error

@@ -1,0 +1,210 @@
+"""Stages: how one run of the pipeline gets its graph and its scores, from the work folder or anew.
+
+In: Features, Settings, a model. Out: KnnGraph and ScoredEdges. Keeps the run's clock, notes, memory plan and work
+folder. With a work folder, finished stages are kept there, and scoring goes on behind the last tile that a killed run
+had finished; without one, arrays that do not fit in memory go to a temporary folder that is removed in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import __version__
+from .atomic import temporary_folder
+from .background import find_threshold
+from .convolution import reads_in_place
+from .features import Features, map_npy
+from .knn import KnnGraph, build_knn, load_knn, save_knn
+from .memoryplan import MemoryPlan, Sizes, plan_memory, require_disk
+from .model import Model
+from .progress import Progress
+from .score import ScoredEdges, score_by_cosine, score_edges
+from .scratch import Scratch, read_facts, remove_scratch
+from .settings import Settings
+from .tiles import run_tiles
+from .workdir import Workdir, digest_arrays, digest_features
+
+logger = logging.getLogger(__name__)
+_CHECK_ROWS = 4096
+_PARTS = "scores.parts"
+_EDGE_BYTES = {"components": 16}  # of pruning and partition; more for others, which build a graph of their own
+
+
+class Run:
+    """One call of `cluster`: its clock, its notes, its memory plan and its work folder."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.workdir = Workdir(None)
+        self.progress = progress
+        self.started = time.perf_counter()
+        self.seconds: dict[str, float] = {}
+        self.notes: list[str] = []
+        self.depends_on: dict[str, Any] = {}
+        self.pages = Scratch()  # the mapped inputs, to be let go of when there is too much in memory
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Add the wall time of the block to the stage's account."""
+        started = time.perf_counter()
+        yield
+        self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
+
+    @contextmanager
+    def opened(
+        self,
+        features: Features,
+        settings: Settings,
+        model: Model | None,
+        graph: KnnGraph | None,
+        workdir: str | Path | None,
+        memory_gb: float | None,
+        beside: Path,
+    ) -> Iterator[MemoryPlan]:
+        """Settle the memory and open the folders; close them, and remove the temporary one, when the block ends."""
+        sizes = measure_sizes(features, settings, model, graph)
+        plan = plan_memory(sizes, memory_gb=memory_gb, in_files=workdir is not None)
+        with ExitStack() as stack:
+            self.workdir = Workdir.open(workdir)
+            stack.enter_context(self.workdir.locked())
+            graph_bytes = 8 * sizes.n * sizes.k if graph is None else 0
+            if self.workdir.folder is not None:
+                require_disk(
+                    self.workdir.folder, plan.disk_bytes + graph_bytes - _count_kept_bytes(self.workdir.folder)
+                )
+            elif plan.in_files:
+                require_disk(beside.resolve().parent, plan.disk_bytes)
+                self._temporary = stack.enter_context(temporary_folder(beside))
+            self.plan = plan
+            self.pages = Scratch(limit_bytes=plan.budget_bytes)
+            self.pages.watch(features.raw)
+            yield plan
+
+    def make_room(self, graph: KnnGraph) -> None:
+        """Let go of the mapped features and lists, which the stages after scoring hardly read, if memory is short."""
+        self.pages.watch(graph.neighbors, graph.similarities)
+        self.pages.relieve(always=self.plan.peak_bytes >= self.plan.budget_bytes)
+
+    def check(self, features: Features) -> None:
+        """Read everything once, so that a bad row is named before hours of work and not after."""
+
+        def check_rows(start: int, stop: int) -> None:
+            features.read(start, stop)
+
+        with self.timed("check"):
+            run_tiles(len(features), _CHECK_ROWS, check_rows, "check", self.progress, self.pages.relieve)
+
+    def choose_threshold(self, features: Features, settings: Settings, seed: int) -> Settings:
+        """Find tau_1 from the data where neither the caller nor a model gave one."""
+        if settings.tau1 is not None:
+            return settings
+        with self.timed("threshold"):
+            found, reason = find_threshold(features, seed=seed)
+        self.notes.append(
+            f"no tau1 given: edges are scored by cosine, threshold {found:.3f} found from the data ({reason})"
+        )
+        logger.info(self.notes[-1])
+        return replace(settings, tau1=found)
+
+    def get_graph(
+        self,
+        features: Features,
+        settings: Settings,
+        ready: KnnGraph | None,
+        method: str,
+        recall: float,
+        seed: int,
+    ) -> KnnGraph:
+        """Return the kNN graph with the wanted number of neighbours: the ready-made one, a kept one, or a new one."""
+        with self.timed("knn"):
+            if self.workdir.folder is not None:
+                self.depends_on = {"features": digest_features(features, self.progress, self.pages.relieve)}
+            k = settings.n_neighbors
+            if ready is not None:
+                if self.workdir.folder is not None:
+                    digest = digest_arrays(neighbors=ready.neighbors, similarities=ready.similarities)
+                    order = None if ready.order is None else digest_arrays(order=ready.order)
+                    self.depends_on |= {"graph": digest, "order": order}
+                return KnnGraph(ready.neighbors[:, :k], ready.similarities[:, :k], ready.order)
+            self.depends_on |= {"knn": {"k": k, "method": method, "recall": recall, "seed": seed}}
+
+            def build() -> KnnGraph:
+                return build_knn(features, k=k, method=method, recall=recall, seed=seed, progress=self.progress)
+
+            return self.workdir.stage("knn", self.depends_on, build, save_knn, load_knn)
+
+    def get_scores(self, features: Features, graph: KnnGraph, settings: Settings, model: Model | None) -> ScoredEdges:
+        """Return the scored edges, by cosine or by the model."""
+        with self.timed("score"):
+            if settings.scorer == "cosine" or model is None:
+                return score_by_cosine(graph)
+            facts = self.depends_on | {"k": settings.n_neighbors, "model": digest_arrays(**model.tensors)}
+            opened: list[Scratch] = []  # only if there is work to do
+
+            def build() -> ScoredEdges:
+                scratch = self._open_scratch(facts)
+                opened.append(scratch)
+                scratch.watch(features.raw)
+                columns = scratch.facts["columns"]
+                return score_edges(features, graph, model, columns=columns, scratch=scratch, progress=self.progress)
+
+            def save(scored: ScoredEdges, path: Path) -> None:
+                opened[0].publish("scores0", path)
+
+            def load(path: Path) -> ScoredEdges:
+                map_npy(path)  # names what is wrong with it
+                return ScoredEdges(graph.neighbors, np.load(path, mmap_mode="c", allow_pickle=False))
+
+            scored = self.workdir.stage("scores", facts, build, save, load, ending=".npy")
+            if self.workdir.folder is not None:
+                remove_scratch(self.workdir.folder / _PARTS)
+            return scored
+
+    def _open_scratch(self, facts: dict[str, Any]) -> Scratch:
+        """Open the files of scoring; where a killed run has left some, its number of columns stands."""
+        limit = self.plan.budget_bytes
+        if not self.plan.in_files:
+            return Scratch(limit_bytes=limit, facts={"columns": self.plan.columns})
+        folder = (self.workdir.folder or self._temporary) / _PARTS
+        wanted = json.loads(json.dumps({"starfc": __version__, **facts}))
+        left = read_facts(folder) or {}
+        same = {name: left.get(name) for name in wanted} == wanted
+        columns = left.get("columns") if same else self.plan.columns
+        return Scratch(folder, facts=wanted | {"columns": columns}, limit_bytes=limit)
+
+
+def measure_sizes(features: Features, settings: Settings, model: Model | None, graph: KnnGraph | None) -> Sizes:
+    """Return what the memory of a run depends on."""
+    scored = model is not None and settings.scorer == "gcn"
+    return Sizes(
+        n=len(features),
+        k=settings.n_neighbors,
+        row_bytes=features.dim * features.raw.dtype.itemsize,
+        features_in_memory=not _is_mapped(features.raw),
+        graph_in_memory=graph is not None and not _is_mapped(graph.neighbors),
+        copied_row_bytes=0 if reads_in_place(features) else 4 * features.dim,
+        hidden=model.config.hidden if scored and model is not None else (),
+        edge_bytes=_EDGE_BYTES.get(settings.partition, 28),
+    )
+
+
+def _is_mapped(array: Any) -> bool:  # noqa: ANN401
+    """Tell whether an array is a memory map or a view of one."""
+    while isinstance(array, np.ndarray):
+        if isinstance(array, np.memmap):
+            return True
+        array = array.base
+    return False
+
+
+def _count_kept_bytes(folder: Path) -> int:
+    """Return the size of what earlier runs left in a work folder, which this one replaces."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())

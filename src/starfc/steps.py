@@ -1,0 +1,116 @@
+"""Steps: the parts of a long stage, each with its own scratch folder and journal.
+
+In: a folder (or none), what the work depends on, and a memory limit. Out: a Scratch per step, and tiles of rows run by
+all threads, of which those that an earlier run has finished are left out. Without a folder everything is in memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .progress import Progress, silent
+from .scratch import Scratch, remove_scratch
+from .workers import start_workers
+
+_AHEAD = 64  # tiles handed to the threads before the first of them is waited for
+
+
+@dataclass
+class Steps:
+    """Where the steps of a stage keep their arrays.
+
+    Attributes
+    ----------
+    folder : Path, optional
+        Holds one folder per step; None for arrays in memory.
+    facts : dict
+        What the whole stage depends on.
+    limit_bytes : int, optional
+        Resident memory beyond which mapped pages are let go.
+    progress : callable
+        Called as ``progress(step, done, total)``.
+    """
+
+    folder: Path | None = None
+    facts: dict[str, Any] = field(default_factory=dict)
+    limit_bytes: int | None = None
+    progress: Progress = silent
+    _open: list[Scratch] = field(default_factory=list)
+
+    def open(self, name: str, **facts: Any) -> Scratch:  # noqa: ANN401
+        """Return the scratch of a step that depends on the given facts too."""
+        folder = None if self.folder is None else self.folder / name
+        scratch = Scratch(folder, facts=self.facts | facts)
+        self._open.append(scratch)
+        return scratch
+
+    def watch(self, *arrays: NDArray[Any]) -> None:
+        """Let go of the pages of these arrays too, as far as they are memory maps."""
+        pages = Scratch()
+        pages.watch(*arrays)
+        self._open.append(pages)
+
+    def close(self, name: str) -> None:
+        """Remove what a step has left, once it is of no more use."""
+        if self.folder is not None:
+            self._open = [scratch for scratch in self._open if scratch.folder != self.folder / name]
+            remove_scratch(self.folder / name)
+
+    def run_tiles(
+        self, scratch: Scratch, edges: NDArray[np.int64], work: Callable[[int, int], None], stage: str
+    ) -> None:
+        """Call work(start, stop) for every unfinished run between two edges, and mark it finished."""
+        n_units, total = len(edges) - 1, int(edges[-1])
+        scratch.start_journal(n_units)
+
+        def run(unit: int) -> None:
+            work(int(edges[unit]), int(edges[unit + 1]))
+            scratch.mark(unit)
+
+        self.progress(stage, 0, total)
+        waiting: deque[tuple[int, Future[None]]] = deque()
+        with start_workers() as pool:
+            try:
+                for unit in range(n_units):
+                    if not scratch.is_done(unit):
+                        waiting.append((unit, pool.submit(run, unit)))
+                    if len(waiting) > _AHEAD:
+                        self._finish(waiting, edges, stage, total)
+                while waiting:
+                    self._finish(waiting, edges, stage, total)
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        self.progress(stage, total, total)
+
+    def _finish(
+        self, waiting: deque[tuple[int, Future[None]]], edges: NDArray[np.int64], stage: str, total: int
+    ) -> None:
+        """Wait for the oldest tile and let go of memory if there is too much."""
+        unit, job = waiting.popleft()
+        job.result()
+        self.progress(stage, int(edges[unit + 1]), total)
+        if self.limit_bytes is not None:
+            self.relieve()
+
+    def relieve(self) -> None:
+        """Let go of the mapped pages of all steps if the process has more memory than it may."""
+        for scratch in self._open:
+            scratch.relieve_above(self.limit_bytes)
+
+
+def cut_evenly(n: int, n_rows: int) -> NDArray[np.int64]:
+    """Return the edges of runs of n_rows rows, the last one shorter.
+
+    >>> cut_evenly(5, 2)
+    array([0, 2, 4, 5])
+    """
+    return np.append(np.arange(0, n, n_rows), n)

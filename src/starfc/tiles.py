@@ -1,0 +1,45 @@
+"""Tiles: fixed runs of rows, worked on by as many threads as there are.
+
+In: a number of rows and what to do with a run of them. Out: the results in the order of the runs. The runs are the same
+whatever the number of threads, so that whatever depends on where a run begins has the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from .progress import Progress, silent
+from .workers import start_workers
+
+Result = TypeVar("Result")
+
+
+def run_tiles(
+    n: int,
+    n_rows: int,
+    work: Callable[[int, int], Result],
+    stage: str,
+    progress: Progress = silent,
+    after: Callable[[], None] | None = None,
+) -> list[Result]:
+    """Call work(start, stop) for every run of n_rows rows, the last one shorter, and `after` after each.
+
+    >>> run_tiles(5, 2, lambda start, stop: stop - start, "count")
+    [2, 2, 1]
+    """
+    progress(stage, 0, n)
+    starts = range(0, n, n_rows)
+    results = []
+    with start_workers() as pool:
+        jobs = [pool.submit(work, start, min(start + n_rows, n)) for start in starts]
+        try:
+            for start, job in zip(starts, jobs, strict=True):
+                results.append(job.result())
+                progress(stage, min(start + n_rows, n), n)
+                if after is not None:
+                    after()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return results

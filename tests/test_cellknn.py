@@ -1,0 +1,169 @@
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from starfc import cellknn
+from starfc.features import Features
+from starfc.knn import build_knn, join_rows, measure_recall
+from starfc.synth import make_faces
+from starfc.threads import limited_threads
+
+
+def build(rows, k=10, **options):
+    return build_knn(Features(rows), k=k, method="cells", **options)
+
+
+def check_graph(graph, rows):
+    """Whatever was missed, what is there must be right: real similarities, best first, nobody twice, never self."""
+    n, k = graph.neighbors.shape
+    found = np.einsum("nd,nkd->nk", rows, rows[graph.neighbors])
+    np.testing.assert_allclose(graph.similarities, found, atol=1e-3)
+    assert (graph.neighbors >= 0).all()
+    assert not (graph.neighbors == np.arange(n)[:, None]).any()
+    assert (np.diff(np.sort(graph.neighbors, axis=1), axis=1) > 0).all()
+    assert (np.lexsort((graph.neighbors, -graph.similarities), axis=1) == np.arange(k)).all()
+    assert (np.sort(graph.order) == np.arange(n)).all()
+
+
+@pytest.fixture(scope="module")
+def faces():
+    return make_faces(6000, people=150, dim=48, seed=3)[0]
+
+
+@pytest.mark.parametrize(("recall", "k"), [(0.9, 10), (0.95, 30), (0.99, 80)])
+def test_recall_is_what_was_asked_for(faces, recall, k):
+    graph = build(faces, k=k, recall=recall)
+    check_graph(graph, faces)
+    exact = join_rows(faces, k)
+    shared = [len(np.intersect1d(one, other)) for one, other in zip(graph.neighbors, exact.neighbors, strict=True)]
+    assert np.mean(shared) / k >= recall
+    assert measure_recall(Features(faces), graph, n_queries=6000)[0] == pytest.approx(np.mean(shared) / k, abs=1e-3)
+
+
+def test_threads_do_not_change_a_bit(faces):
+    graphs = []
+    for threads in (1, 2):
+        with limited_threads(threads):
+            graphs.append(build(faces))
+    for name in ("neighbors", "similarities", "order"):
+        assert (getattr(graphs[0], name) == getattr(graphs[1], name)).all()
+
+
+def test_seed_matters_and_is_enough(faces):
+    first, again, other = (build(faces, seed=seed) for seed in (1, 1, 2))
+    assert (first.neighbors == again.neighbors).all()
+    assert (first.order != other.order).any()
+
+
+@pytest.mark.parametrize("effort", [0, 1, 2, 3])
+def test_any_effort_gets_there(faces, monkeypatch, effort):
+    monkeypatch.setattr(cellknn, "_EFFORTS", cellknn._EFFORTS[effort:])
+    graph = build(faces, k=20)
+    check_graph(graph, faces)
+    assert measure_recall(Features(faces), graph)[0] >= 0.94
+
+
+def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):
+    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(3, 2, 2), *cellknn._EFFORTS[2:]))
+    with caplog.at_level("DEBUG", "starfc.cellknn"):
+        graph = build(faces, k=20)
+    check_graph(graph, faces)
+    assert measure_recall(Features(faces), graph)[0] >= 0.94
+    assert "round 0 found" in caplog.text
+
+
+def test_identical_rows():
+    rows = np.full((100_000, 4), 0.5, dtype=np.float32)
+    graph = build(rows, k=30)
+    check_graph(graph, rows)
+    assert measure_recall(Features(rows), graph, n_queries=50)[0] == 1
+
+
+def test_one_person_with_half_of_the_faces_and_many_copies(faces):
+    rng = np.random.default_rng(0)
+    rows = faces.copy()
+    rows[rng.permutation(6000)[:3000]] = rows[7]
+    crowd = rng.permutation(6000)[:1500]
+    rows[crowd] = rows[11] + 0.02 * rng.standard_normal((1500, 48)).astype(np.float32)
+    rows = Features(rows).read(0, 6000)
+    graph = build(rows, k=30)
+    check_graph(graph, rows)
+    assert measure_recall(Features(rows), graph)[0] >= 0.94
+
+
+def test_rows_without_structure():
+    rows = Features(np.random.default_rng(0).standard_normal((2500, 12))).read(0, 2500)
+    graph = build(rows, k=5)
+    check_graph(graph, rows)
+    assert measure_recall(Features(rows), graph)[0] >= 0.94
+
+
+@pytest.mark.parametrize("raw", ["<f2", ">f4", "<f8"])
+def test_any_float(faces, raw):
+    graph = build(faces.astype(raw)[::2], k=5)
+    assert graph.neighbors.shape == (3000, 5)
+
+
+def test_few_rows_are_joined_exactly():
+    rows = Features(np.random.default_rng(0).standard_normal((300, 8))).read(0, 300)
+    assert (build(rows, k=7).neighbors == join_rows(rows, 7).neighbors).all()
+    assert build(rows, k=299).neighbors.shape == (300, 299)
+
+
+# --- stopped and resumed ---------------------------------------------------------------------------------------------
+
+SCRIPT = """
+import sys, numpy as np
+from pathlib import Path
+from starfc.features import load_features
+from starfc.knn import build_knn
+features = load_features(sys.argv[1])
+memory = int(sys.argv[4]) if len(sys.argv) > 4 else None
+graph = build_knn(features, k=12, method="cells", folder=Path(sys.argv[2]), facts={"of": "faces"}, memory=memory)
+np.savez(sys.argv[3], neighbors=graph.neighbors, similarities=graph.similarities, order=graph.order)
+"""
+
+
+def start(arguments):
+    return subprocess.Popen([sys.executable, "-c", SCRIPT, *map(str, arguments)])
+
+
+def read(path):
+    with np.load(path) as graph:
+        return {name: graph[name] for name in graph}
+
+
+def test_a_folder_or_little_memory_changes_no_bit(faces, tmp_path):
+    plain = build(faces, k=12)
+    for memory in (None, 1, 8_000_000_000):
+        graph = build(faces, k=12, folder=tmp_path / f"{memory}", facts={"of": "faces"}, memory=memory)
+        for name in ("neighbors", "similarities", "order"):
+            assert (getattr(graph, name) == getattr(plain, name)).all()
+
+
+def test_killed_and_started_again(faces, tmp_path):
+    np.save(tmp_path / "faces.npy", faces)
+    expected = build(faces, k=12)
+    graph = tmp_path / "graph.npz"
+    killed = 0
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        run = start((tmp_path / "faces.npy", tmp_path / "work", graph))
+        marked = time.monotonic()
+        # The imports take most of the time; a kill counts once the work has begun.
+        while not (tmp_path / "work").exists() and time.monotonic() - marked < 60 and run.poll() is None:
+            time.sleep(0.01)
+        time.sleep(float(rng.uniform(0, 0.5)))
+        killed += run.poll() is None
+        run.send_signal(signal.SIGKILL)
+        run.wait()
+    assert killed
+    run = start((tmp_path / "faces.npy", tmp_path / "work", graph))
+    assert run.wait() == 0
+    found = read(graph)
+    for name in ("neighbors", "similarities", "order"):
+        assert (found[name] == getattr(expected, name)).all()

@@ -1,0 +1,112 @@
+import json
+
+import numpy as np
+import pytest
+
+from starfc.constraints import Person
+from starfc.corrections import NOT_A_FACE, Book, Change, Journal, name_journal
+from starfc.errors import InputError
+from starfc.export import (
+    export_fiftyone,
+    export_folders,
+    final_labels,
+    make_constraints,
+    make_file_name,
+    name_people,
+)
+from starfc.images import load_images
+from starfc.labels import load_labels, save_labels
+
+
+@pytest.fixture
+def book():
+    book = Book(np.array([0, 0, 1, 1, 2, 3]))
+    book.apply(Change("x", np.array([5], np.int32), np.array([3]), np.array([NOT_A_FACE])))
+    book.names[1] = "Ann / Lee"
+    return book
+
+
+@pytest.fixture
+def images(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for row in range(6):
+        (folder / f"f{row}.jpg").write_bytes(b"jpeg %d" % row)
+    (folder / "f3.jpg").unlink()
+    (folder / "list.txt").write_text("\n".join(f"f{row}.jpg" for row in range(6)))
+    return load_images(folder / "list.txt", n_faces=6)
+
+
+def test_labels(book):
+    assert final_labels(book).tolist() == [0, 0, 1, 1, 2, -1]
+
+
+@pytest.mark.parametrize("copy", [False, True])
+def test_folders(book, images, tmp_path, copy):
+    target = tmp_path / "people"
+    target.mkdir()
+    (target / "old").write_text("from before")
+    assert export_folders(book, images, target, copy=copy) == 4
+    found = {str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir()}
+    assert found == {
+        "person 0/0000000-f0.jpg", "person 0/0000001-f1.jpg", "Ann Lee 1/0000002-f2.jpg", "_alone/0000004-f4.jpg",
+    }  # fmt: skip
+    picture = target / "person 0" / "0000001-f1.jpg"
+    assert picture.is_symlink() != copy
+    assert picture.read_bytes() == b"jpeg 1"
+
+
+def test_fiftyone(book, images, tmp_path):
+    assert export_fiftyone(book, images, tmp_path / "fo.json") == 5
+    content = json.loads((tmp_path / "fo.json").read_text())
+    assert content["classes"] == ["person 0", "Ann / Lee", "person 2"]
+    assert content["labels"] == {"f0": 0, "f1": 0, "f2": 1, "f3": 1, "f4": 2}
+
+
+def test_pictures_must_be_of_the_same_faces(book, tmp_path):
+    (tmp_path / "list.txt").write_text("a.jpg\n")
+    few = load_images(tmp_path / "list.txt", n_faces=1)
+    for export in (export_folders, export_fiftyone):
+        with pytest.raises(InputError, match="1 pictures for 6 labels"):
+            export(book, few, tmp_path / "out.json")
+
+
+def test_constraints_agree_with_the_present_state(book):
+    book.answers = {(0, 1): True, (0, 2): True, (1, 2): False, (2, 3): False, (4, 5): True}
+    told = make_constraints(book)
+    assert told.must.tolist() == [[0, 1]] and told.cannot.tolist() == [[1, 2]]
+    assert told.not_faces.tolist() == [5]
+    assert Person(1, 2, "Ann / Lee") in told.people and Person(0, 0) in told.people
+    assert not any(person.label == NOT_A_FACE for person in told.people)
+
+
+def test_names(book):
+    assert name_people(book) == {0: "person 0", 1: "Ann / Lee", 2: "person 2"}
+
+
+@pytest.mark.parametrize("name", ["..", "", "/", "a/../../b", "x" * 500, "CON\0", "_alone", "<b>", "ümläut", ".hidden"])
+def test_folder_names_are_safe(name):
+    made = make_file_name(name, 12)
+    assert made and "/" not in made and "\0" not in made and not made.startswith((".", "_")) and len(made) < 100
+    assert ".." not in made
+
+
+def test_command(run, book, images, tmp_path):
+    clusters = tmp_path / "who.npy"
+    save_labels(np.array([0, 0, 1, 1, 2, 3]), clusters)
+    journal = Journal(name_journal(clusters), load_labels(clusters))
+    faces = np.array([4], np.int32)
+    journal.record(Change("m", faces, np.array([2]), np.array([0])), request="a", kind="merge")
+    journal.close()
+    outcome = run("export", clusters, "-o", tmp_path / "fixed.csv", "--constraints", tmp_path / "told.json", "--json")
+    assert outcome.code == 0, outcome.err
+    assert json.loads(outcome.out) == {"n": 6, "n_clusters": 3, "n_must": 0, "n_cannot": 0, "n_not_faces": 0}
+    assert load_labels(tmp_path / "fixed.csv").tolist() == [0, 0, 1, 1, 0, 3]
+    pictures = tmp_path / "pictures" / "list.txt"
+    outcome = run(
+        "export", clusters, "--folders", tmp_path / "p", "--fiftyone", tmp_path / "f.json", "--images", pictures
+    )
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "6 faces of 3 people" in outcome.out
+    assert run("export", clusters).code == 2
+    assert "need the pictures" in run("export", clusters, "--folders", tmp_path / "q").err

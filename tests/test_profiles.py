@@ -1,0 +1,112 @@
+"""Each face's own chance similarities."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from starfc.background import Background, stretch_cosines
+from starfc.features import Features
+from starfc.knn import KnnGraph, join_rows
+from starfc.profiles import Profiles, choose_k, measure_profiles
+from starfc.synth import make_faces
+
+
+def measure_slowly(cosines):
+    """Centre and scale of one face, by sorting."""
+    x = np.sort(stretch_cosines(cosines))
+    n = len(x)
+
+    def average(values, first, last):
+        return values[round(first * len(values)) : round(last * len(values))].mean()
+
+    middle, low = average(x, 0.4, 0.6), average(x, 0.1, 0.25)
+    x = x[x <= middle + 4.5 * (middle - low) / 0.949]
+    assert len(x) > 0.5 * n
+    return average(x, 0.4, 0.6), (average(x, 0.75, 0.9) - average(x, 0.4, 0.6)) / 0.949
+
+
+def test_centres_and_scales_are_trimmed_means():
+    rows, _ = make_faces(500, people=50, dim=32)
+    profiles = measure_profiles(Features(rows))
+    slow = np.array([measure_slowly(line) for line in rows @ rows.T])
+    np.testing.assert_allclose(profiles.centres, slow[:, 0], atol=3e-3)
+    np.testing.assert_allclose(profiles.scales, slow[:, 1], rtol=0.03)
+
+
+def test_evidence_is_the_log_of_expected_strangers():
+    rng = np.random.default_rng(0)
+    profiles = Profiles(
+        rng.normal(size=9).astype(np.float32) / 10, rng.uniform(0.05, 0.2, 9).astype(np.float32),
+        Background(-0.7, -0.8, -0.3, 9),
+    )  # fmt: skip
+    graph = join_rows(Features(rng.normal(size=(9, 5))).read(0, 9), 4)
+    found = profiles.weigh_edges(graph)
+    for i in range(9):
+        for slot, j in enumerate(graph.neighbors[i]):
+            x = stretch_cosines(graph.similarities[i, slot : slot + 1])[0]
+            z = ((x - profiles.centres[i]) / profiles.scales[i] + (x - profiles.centres[j]) / profiles.scales[j]) / 2
+            z = max(z, -0.8 / 0.6)
+            expected = min(30.0, -np.log10(9 * np.exp(-0.7 - 0.8 * z - 0.3 * z * z)))
+            assert found[i, slot] == pytest.approx(expected, abs=1e-4)
+
+
+def test_missing_neighbours_have_no_evidence():
+    profiles = Profiles(np.zeros(2, np.float32), np.ones(2, np.float32), Background(0.0, -0.1, -0.5, 2))
+    graph = KnnGraph(np.array([[1, -1], [0, -1]], np.int32), np.array([[0.9, 0], [0.9, 0]], np.float32))
+    assert (profiles.weigh_edges(graph)[:, 1] == 0).all()
+
+
+def test_strangers_are_as_many_as_expected():
+    rows = np.random.default_rng(1).normal(size=(3000, 48)).astype(np.float32)
+    features = Features(rows)
+    graph = join_rows(features.read(0, 3000), 40)
+    evidence = measure_profiles(features).weigh_edges(graph)
+    for level in (-1, 0):  # ten and one per face
+        assert np.log10((evidence > level).sum(axis=1).mean()) == pytest.approx(-level, abs=0.35)
+
+
+def test_order_scale_and_rotation_change_nothing():
+    rows, _ = make_faces(5000, people=500, dim=32)
+    rng = np.random.default_rng(2)
+    order = rng.permutation(5000)
+    rotation = np.linalg.qr(rng.normal(size=(32, 32)))[0].astype(np.float32)
+    before, after = measure_profiles(Features(rows)), measure_profiles(Features(7 * (rows @ rotation)[order]))
+    np.testing.assert_allclose(after.scales, before.scales[order], rtol=0.02)
+    assert after.background.quadratic == pytest.approx(before.background.quadratic, rel=0.02)
+
+
+def test_one_person_may_have_a_fifth_of_the_faces():
+    rng = np.random.default_rng(3)
+    person = rng.normal(size=64)
+    strangers, faces = rng.normal(size=(1600, 64)), person + 0.7 * rng.normal(size=(400, 64))
+    alone, joined = (
+        measure_profiles(Features(strangers)),
+        measure_profiles(Features(np.concatenate([strangers, faces]))),
+    )
+    np.testing.assert_allclose(joined.scales[1600:].mean(), alone.scales.mean(), rtol=0.15)
+
+
+def test_lists_are_as_long_as_people_have_faces():
+    rows, _ = make_faces(3000, people=10, dim=64, noise=0.3)
+    features = Features(rows)
+    assert 150 < choose_k(features, measure_profiles(features)) <= 512
+    few = Features(rows[:50])
+    assert choose_k(few, measure_profiles(few)) == 49
+
+
+def test_likely_matches_are_counted():
+    rows, _ = make_faces(400, people=8, dim=32, noise=0.5)
+    features = Features(rows)
+    profiles = measure_profiles(features)
+    z = (stretch_cosines(rows @ rows.T) - profiles.centres) / profiles.scales
+    counts = ((z + z.T) / 2 > profiles.background.find_height(0.01)).sum(axis=0)
+    wanted = int(np.quantile(counts, 0.9))
+    assert choose_k(features, profiles) == pytest.approx(max(80, wanted), abs=2)
+    assert choose_k(features, profiles, most_edges=400 * 90) <= max(80, min(90, wanted))
+
+
+def test_copies_only():
+    features = Features(np.ones((40, 8)))
+    profiles = measure_profiles(features)
+    assert np.isfinite(profiles.weigh_edges(join_rows(features.read(0, 40), 5))).all()

@@ -1,0 +1,165 @@
+"""Scoring by relations, with the shipped model."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numba
+import numpy as np
+import pytest
+
+from starfc.errors import ModelError
+from starfc.features import Features
+from starfc.knn import KnnGraph, build_knn
+from starfc.metrics import bcubed
+from starfc.partition import label_components
+from starfc.profiles import measure_profiles
+from starfc.prune import parse_edges
+from starfc.relational import (
+    PREFERENCES,
+    RelationalModel,
+    find_least_discovery,
+    load_relational,
+    load_shipped,
+    predict_edges,
+    score_by_relations,
+)
+from starfc.relations import RELATIONS, relate_rows, survey_graph
+from starfc.synth import make_faces
+
+
+def draw_model(seed=0, hidden=(5, 3)):
+    """A random network."""
+    rng = np.random.default_rng(seed)
+    widths = [len(RELATIONS), *hidden, 1]
+    weights = tuple(rng.normal(size=shape).astype(np.float32) / 9 for shape in pairwise(widths))
+    biases = tuple(rng.normal(size=width).astype(np.float32) for width in widths[1:])
+    return RelationalModel(weights, biases, np.full(widths[0], -5, np.float32), np.full(widths[0], 8, np.float32))
+
+
+@pytest.fixture(scope="module")
+def album():
+    rows, labels = make_faces(600, people=40, dim=64, singletons=0.3, seed=3)
+    features = Features(rows)
+    return features, build_knn(features, k=30), labels
+
+
+def test_scores_are_those_of_the_network_edge_by_edge(album):
+    features, graph, _ = album
+    model = draw_model()
+    scores = score_by_relations(features, graph, model=model).scores
+    around = survey_graph(graph, measure_profiles(features).weigh_edges(graph))
+    log_odds = np.full(graph.neighbors.shape, -np.inf)
+    usable = np.zeros(graph.neighbors.shape, dtype=bool)
+    for i in range(600):
+        relations, positions = relate_rows(around, i, i + 1)
+        for line, position in zip(relations.astype(np.float64), positions, strict=True):
+            values = np.minimum(np.maximum(line, -5), 8)
+            for layer in range(3):
+                values = values @ model.weights[layer].astype(np.float64) + model.biases[layer]
+                values = np.maximum(values, 0) if layer < 2 else values
+            log_odds[i, position] = values[0]
+            usable[i, position] = line[RELATIONS.index("discovery_hi")] >= find_least_discovery(around)
+    doubtful = log_odds[np.abs(log_odds) < 3.5]
+    likely = (1 / (1 + np.exp(-doubtful))).sum()
+    shift = np.log((likely + 25) / (len(doubtful) - likely + 25))
+    log_odds[~usable] = -np.inf
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-log_odds - shift)), atol=1e-4)
+
+
+def test_low_edges_are_refused_where_all_matches_stand_high(album):
+    features, graph, _ = album
+    around = survey_graph(graph, measure_profiles(features).weigh_edges(graph))
+    model = draw_model()
+    for low, least in ((3.0, 0.0), (7.0, 1.5), (20.0, 3.0)):
+        placed = replace(around, typical=np.array([25.0, low, 0.5, 2.0]))
+        assert find_least_discovery(placed) == least
+        scores = predict_edges(placed, model)
+        for i in (0, 300):
+            relations, positions = relate_rows(placed, i, i + 1)
+            refused = relations[:, RELATIONS.index("discovery_hi")] < least
+            assert ((scores[i, positions] == 0) == refused).all()
+
+
+def test_strangers_stay_alone():
+    for n, dim in ((5, 64), (20, 128), (300, 512)):
+        features = Features(np.random.default_rng(n).normal(size=(n, dim)))
+        scored = score_by_relations(features, build_knn(features, k=min(80, n - 1)))
+        assert len(np.unique(label_components(parse_edges(scored, PREFERENCES["balanced"])))) > 0.97 * n
+
+
+def test_the_shipped_model_tells_people_apart(album):
+    features, graph, labels = album
+    scored = score_by_relations(features, graph)
+    same = labels[graph.neighbors] == labels[:, None]
+    assert scored.scores[same].mean() > 0.85 and scored.scores[~same].mean() < 0.2
+    found = label_components(parse_edges(scored, PREFERENCES["precision"]))
+    assert bcubed(labels, found).f > 0.8
+
+
+def test_scale_rotation_and_order_change_little(album):
+    features, graph, _ = album
+    rng = np.random.default_rng(0)
+    order = rng.permutation(600)
+    rotation = np.linalg.qr(rng.normal(size=(64, 64)))[0]
+    turned = Features(3 * (features.read(0, 600) @ rotation)[order])
+    before, after = score_by_relations(features, graph), score_by_relations(turned, build_knn(turned, k=30))
+    np.testing.assert_allclose(after.scores, before.scores[order], atol=0.02)
+
+
+def test_bits_do_not_depend_on_threads(album):
+    features, graph, _ = album
+    whole = score_by_relations(features, graph).scores
+    before = numba.get_num_threads()
+    numba.set_num_threads(1)
+    try:
+        assert (score_by_relations(features, graph).scores == whole).all()
+    finally:
+        numba.set_num_threads(before)
+
+
+def test_missing_neighbours_score_nothing(album):
+    features, graph, _ = album
+    neighbors = graph.neighbors.copy()
+    neighbors[:, 20:] = -1
+    cut = KnnGraph(neighbors, np.where(neighbors < 0, 0, graph.similarities).astype(np.float32))
+    assert (score_by_relations(features, cut).scores[:, 20:] == 0).all()
+
+
+def test_a_model_is_saved_and_read_back(tmp_path):
+    model = draw_model()
+    model.save(tmp_path / "model", "# card\n")
+    again = load_relational(tmp_path / "model")
+    assert all((a == b).all() for a, b in zip(model.weights + model.biases, again.weights + again.biases, strict=True))
+    assert (tmp_path / "model" / "README.md").read_text() == "# card\n"
+
+
+def test_foreign_and_damaged_folders_are_refused(tmp_path):
+    with pytest.raises(ModelError, match="no relational model"):
+        load_relational(tmp_path)
+    draw_model().save(tmp_path / "model", "")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "relations": ["cosine"]}))
+    with pytest.raises(ModelError, match="other relations"):
+        load_relational(tmp_path / "model")
+
+
+def test_wrong_shapes_and_values_are_refused():
+    model = draw_model()
+    with pytest.raises(ModelError, match="layers have shapes"):
+        RelationalModel(model.weights[:2], model.biases[:2], model.lowest, model.highest)
+    with pytest.raises(ModelError, match="range for each"):
+        RelationalModel(model.weights, model.biases, model.lowest[:3], model.highest)
+    with pytest.raises(ModelError, match="NaN"):
+        RelationalModel(model.weights, (model.biases[0] * np.nan, *model.biases[1:]), model.lowest, model.highest)
+
+
+def test_the_shipped_model_is_small_and_has_a_card():
+    from importlib.resources import files
+
+    folder = files("starfc") / "shipped"
+    assert len((folder / "model.safetensors").read_bytes()) < 3e6
+    assert "synthetic" in (folder / "README.md").read_text(encoding="utf-8")
+    assert load_shipped().facts["n_edges"] > 100_000

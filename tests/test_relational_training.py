@@ -1,0 +1,88 @@
+"""Fitting the relational scorer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from starfc.errors import InputError
+from starfc.features import Features
+from starfc.knn import build_knn
+from starfc.relational import load_shipped
+from starfc.relational_training import EdgeSample, fit_network, fit_relations, sample_edges
+from starfc.relations import RELATIONS
+from starfc.synth import make_faces
+
+
+def loss(model, sample):
+    """Mean cross entropy."""
+    odds = model.predict(sample.relations).astype(np.float64)
+    return np.mean(np.logaddexp(0, odds) - sample.targets * odds)
+
+
+@pytest.fixture(scope="module")
+def faces():
+    rows, labels = make_faces(800, people=80, dim=48, seed=1)
+    return Features(rows), labels
+
+
+def test_samples_are_labelled_edges(faces):
+    features, labels = faces
+    sample = sample_edges(features, labels, n_edges=3000, k=20)
+    assert sample.relations.shape == (3000, len(RELATIONS))
+    strong = sample.relations[:, 0] > 6
+    assert sample.targets[strong].mean() > 0.95 > 0.5 > sample.targets[sample.relations[:, 0] < 0].mean()
+
+
+def test_unlabelled_faces_are_left_out(faces):
+    features, labels = faces
+    some = np.where(labels < 40, labels, -1)
+    graph = build_knn(features, k=20)
+    every, fewer = (sample_edges(features, y, n_edges=10**6, graph=graph) for y in (labels, some))
+    assert 0 < len(fewer.targets) < len(every.targets)
+    with pytest.raises(InputError, match="one per face"):
+        sample_edges(features, labels[:-1])
+
+
+def test_training_lowers_the_loss_and_repeats(faces):
+    sample = sample_edges(*faces, n_edges=5000, k=20)
+    short, long = (fit_network([sample], epochs=epochs, hidden=(8,)) for epochs in (1, 60))
+    assert loss(long, sample) < 0.7 * loss(short, sample)
+    again = fit_network([sample], epochs=1, hidden=(8,))
+    assert all((a == b).all() for a, b in zip(short.weights, again.weights, strict=True))
+
+
+def test_a_start_is_kept_where_nothing_is_learned(faces):
+    sample = sample_edges(*faces, n_edges=2000, k=20)
+    shipped = load_shipped()
+    same = fit_network([sample], start=shipped, epochs=1, learning_rate=1e-9, weight_decay=0.0)
+    np.testing.assert_allclose(same.predict(sample.relations), shipped.predict(sample.relations), atol=1e-2)
+
+
+def test_small_collections_have_a_say():
+    rng = np.random.default_rng(0)
+
+    def draw(size, sign):
+        relations = rng.normal(size=(size, len(RELATIONS))).astype(np.float32)
+        return EdgeSample(relations, (sign * relations[:, 0] > 0).astype(np.float32))
+
+    large, small = draw(3000, 1), draw(1000, -1)  # three times the weight each: a draw
+    model = fit_network([large, small], epochs=30, hidden=(4,))
+    assert np.abs(np.median(model.predict(large.relations))) < 1.0
+
+
+def test_fitting_to_ones_own_people_helps(faces):
+    rows, labels = make_faces(1500, people=300, dim=48, seed=9, kinship=1.0, noise=1.5)
+    features = Features(rows)
+    known = labels < 150
+    model = fit_relations(Features(rows[known]), labels[known], epochs=4)
+    assert model.facts["n_people"] == 150
+    others = sample_edges(Features(rows[~known]), labels[~known], n_edges=10_000)
+    assert loss(model, others) < 1.1 * loss(load_shipped(), others)
+    assert len(features) == 1500
+
+
+def test_labels_must_teach_something(faces):
+    features, _ = faces
+    with pytest.raises(InputError, match="both kinds"):
+        fit_relations(features, np.arange(len(features)))

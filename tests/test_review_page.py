@@ -1,0 +1,237 @@
+"""The review page in a real browser: one session from opening it to exporting what came of it."""
+
+import os
+import time
+
+import numpy as np
+import pytest
+
+from browser import find_reason_to_skip, open_browser
+from reviewing import get, save_world, start_server
+from starfc.corrections import name_journal, read_book
+from starfc.export import final_labels
+from starfc.labels import load_labels
+
+REASON = find_reason_to_skip()
+if REASON is not None and os.environ.get("STARFC_NEEDS_BROWSER") == "1":
+    raise RuntimeError(f"STARFC_NEEDS_BROWSER is set, but {REASON}")
+pytestmark = pytest.mark.skipif(REASON is not None, reason=f"no browser tests: {REASON}")
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory):
+    pytest.importorskip("uvicorn")
+    folder = tmp_path_factory.mktemp("page")
+    clusters, features = save_world(folder)
+    with start_server(clusters, features) as (_, url), open_browser() as driver:
+        yield driver, url, clusters
+
+
+class Page:
+    """The page as a person meets it: what is there, keys, clicks."""
+
+    def __init__(self, driver, url):
+        self.driver, self.url = driver, url
+
+    def open(self, view=""):
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.url}#{view}")
+        self.wait("return document.querySelector('#summary').textContent !== ''")
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, script, *arguments):
+        """Wait until a script returns something true, and return it."""
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            found = self.run(script, *arguments)
+            if found:
+                return found
+            time.sleep(0.03)
+        raise AssertionError(
+            f"never true: {script}; toast: {self.run('return document.querySelector(`#toast`).textContent')}"
+        )
+
+    def press(self, *keys):
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        for key in keys:
+            ActionChains(self.driver).send_keys(key).perform()
+
+    def click(self, selector):
+        self.wait("return document.querySelector(arguments[0])", selector).click()
+
+    def labels(self):
+        return self.wait(
+            "const found = [...document.querySelectorAll('#wall .card')].map((card) => Number(card.dataset.label));"
+            "return found.length ? found : null"
+        )
+
+    def actions(self):
+        return get(self.url, "api/summary")["n_actions"]
+
+    def wait_for_actions(self, count):
+        deadline = time.monotonic() + 20
+        while self.actions() != count:
+            assert time.monotonic() < deadline, f"{self.actions()} actions, not {count}"
+            time.sleep(0.03)
+
+    def complaints(self):
+        return [entry for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+
+@pytest.fixture
+def page(world):
+    driver, url, _ = world
+    made = Page(driver, url)
+    yield made
+    assert made.complaints() == []
+
+
+def test_a_session(page, world):
+    _, _, clusters = world
+    first = load_labels(clusters)
+    expected = first.copy()
+    page.open("wall")
+    assert page.labels()[:3] == [0, 3, 6]
+    assert "240 faces · 30 people" in page.run("return document.querySelector('#summary').textContent")
+    assert page.wait(
+        "return [...document.querySelectorAll('#wall img')].every((image) => image.complete && image.naturalWidth)"
+    )
+
+    # scroll to the end: other clusters are drawn, only those in sight
+    page.run("document.querySelector('#wall').scrollTop = 1e9")
+    page.wait("return [...document.querySelectorAll('#wall .card')].some((card) => Number(card.dataset.label) > 100)")
+    assert page.run("return document.querySelectorAll('#wall .cell').length") <= 30
+    page.run("document.querySelector('#wall').scrollTop = 0")
+
+    # select two with the keyboard and merge them
+    page.press("\ue015", "x", "\ue014", "x", "m")  # arrow down shows where one is
+    page.wait_for_actions(1)
+    merged = sorted(set(first.tolist()) - set(final_labels(read_book(name_journal(clusters), first)).tolist()))
+    assert len(merged) == 1
+    after = final_labels(read_book(name_journal(clusters), first))
+    expected[expected == merged[0]] = after[expected == merged[0]][0]
+
+    # open a cluster and split it
+    page.open("cluster/9")
+    page.wait("return document.querySelectorAll('#faces .tile').length === 16")
+    assert page.wait("return document.querySelectorAll('.near').length") == 12
+    page.press("o", "s")
+    page.wait("return document.querySelectorAll('dialog .part').length === 2")
+    page.press("\ue007")
+    page.wait_for_actions(2)
+    page.wait("return document.querySelectorAll('#faces .tile').length === 8")
+    now = final_labels(read_book(name_journal(clusters), first))
+    moved = (first == 9) & (now != 9)
+    assert moved.sum() == 8
+    expected[moved] = now[moved][0]
+
+    # name it; the name is text wherever it is shown
+    page.press("n")
+    page.press(*"<b>Ann</b>", "\ue007")
+    page.wait_for_actions(3)
+    page.press("\ue00c", "1")
+    page.wait("return [...document.querySelectorAll('#wall b')].some((name) => name.textContent === '<b>Ann</b>')")
+
+    # move one face to a person of its own, and one out
+    page.open("cluster/12")
+    page.wait("return document.querySelectorAll('#faces .tile').length === 16")
+    row = page.run("return Number(document.querySelector('#faces .tile').dataset.row)")
+    page.click("#faces .tile")
+    page.press("p")
+    page.wait_for_actions(4)
+    page.wait("return document.querySelectorAll('#faces .tile').length === 15")
+    expected[row] = final_labels(read_book(name_journal(clusters), first))[row]
+    row = page.run("return Number(document.querySelector('#faces .tile').dataset.row)")
+    page.click("#faces .tile")
+    page.press("d")
+    page.wait_for_actions(5)
+    expected[row] = -1
+
+    np.testing.assert_array_equal(final_labels(read_book(name_journal(clusters), first)), expected)
+    done = page.run("return fetch('export/labels.csv').then((answer) => answer.text())")
+    assert [int(line.split(",")[1]) for line in done.split()[1:]] == expected.tolist()
+
+
+def test_questions_undo_and_reload(page, world):
+    _, url, clusters = world
+    first = load_labels(clusters)
+    before = page.actions()
+    start = read_book(name_journal(clusters), first)
+    page.open("questions")
+    for number in range(10):
+        page.wait("return window.shown = document.querySelector('.pair')")
+        page.press("y" if number % 3 == 0 else "n")
+        page.wait_for_actions(before + number + 1)
+        page.wait("return !window.shown.isConnected && document.querySelector('.half img')")
+    answered = read_book(name_journal(clusters), first)
+    assert len(answered.answers) >= len(start.answers) + 5
+
+    # reload: the same state
+    page.open("history")
+    page.wait("return document.querySelectorAll('#history div').length >= 10")
+    assert get(url, "api/summary")["n_answers"] == len(answered.answers)
+
+    # undo everything: the labels of the file; redo everything: the answers again
+    count = page.actions()
+    while not page.run("return document.querySelector('#undo').disabled"):
+        page.press("u")
+        count += 1
+        page.wait_for_actions(count)
+        page.wait("return !document.querySelector('#redo').disabled")
+    np.testing.assert_array_equal(read_book(name_journal(clusters), first).labels, first)
+    while not page.run("return document.querySelector('#redo').disabled"):
+        page.press("r")
+        count += 1
+        page.wait_for_actions(count)
+        page.wait("return !document.querySelector('#undo').disabled")
+    again = read_book(name_journal(clusters), first)
+    np.testing.assert_array_equal(again.labels, answered.labels)
+    assert (again.names, again.answers) == (answered.names, answered.answers)
+
+
+def test_search_strictness_and_help(page):
+    page.open("wall")
+    page.labels()
+    page.press("/")
+    page.press(*"27")
+    page.wait("return document.querySelectorAll('#wall .card').length === 1")
+    page.press("\ue00c")
+    page.press("?")
+    page.wait("return document.querySelector('dialog').open && document.querySelectorAll('dialog kbd').length > 10")
+    page.press("\ue00c")
+    page.wait("return !document.querySelector('dialog').open")
+    before = page.actions()
+    page.press("t")
+    page.wait("return document.querySelector('dialog input[type=range]')")
+    page.run("const slider = document.querySelector('dialog input'); slider.value = 0.6")
+    page.click("dialog button.main")
+    page.wait_for_actions(before + 1)
+    page.wait("return !document.querySelector('dialog').open")
+    page.press("u")
+    page.wait_for_actions(before + 2)
+
+
+def test_a_phone(page):
+    page.driver.set_window_size(390, 844)
+    for view, sign in (("wall", "#wall .card"), ("cluster/15", "#faces .tile"), ("questions", ".half img")):
+        page.open(view)
+        page.wait("return document.querySelector(arguments[0])", sign)
+        assert page.run("return document.documentElement.scrollWidth <= innerWidth"), view
+    page.driver.set_window_size(1200, 900)
+
+
+def test_foreign_pages_cannot_reach_it(page, world):
+    driver, url, _ = world
+    driver.get("data:text/html,<h1>evil</h1>")
+    outcome = driver.execute_async_script(
+        "const done = arguments[1]; fetch(arguments[0] + 'api/do', {method: 'POST', mode: 'no-cors', body: '{}'})"
+        ".then((answer) => done(answer.type)).catch(() => done('refused'))",
+        url,
+    )
+    assert outcome in ("opaque", "refused")
+    driver.get_log("browser")
+    page.open("wall")
+    assert page.labels()

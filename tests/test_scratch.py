@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from starfc import scratch as module
+from starfc.errors import OutputError
+from starfc.scratch import Scratch, identify_boot, measure_private_bytes, measure_rss_bytes, read_facts
+
+
+def test_in_memory_nothing_is_left(tmp_path):
+    work = Scratch()
+    work.start_journal(2)
+    work.mark(1)
+    assert (work.is_done(0), work.is_done(1), work.all_done) == (False, True, False)
+    assert work.array("a", (2, 3), np.int32).shape == (2, 3)
+    work.relieve(always=True)
+    work.remove()
+    with pytest.raises(ValueError, match="no file"):
+        work.publish("a", tmp_path / "a.npy")
+
+
+def test_the_same_work_goes_on(tmp_path):
+    with Scratch(tmp_path / "w", facts={"n": 3, "hidden": (4, 5)}) as first:
+        first.start_journal(4)
+        first.array("a", (5,), np.float32)[:] = range(5)
+        first.mark(2)
+    again = Scratch(tmp_path / "w", facts={"n": 3, "hidden": (4, 5)})
+    again.start_journal(4)
+    assert [again.is_done(unit) for unit in range(4)] == [False, False, True, False]
+    assert again.array("a", (5,), np.float32).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("change", ["facts", "boot", "torn facts"])
+def test_other_work_starts_anew(tmp_path, monkeypatch, change):
+    first = Scratch(tmp_path / "w", facts={"n": 3})
+    first.start_journal(1)
+    first.array("a", (2,), np.int32)[:] = 7
+    first.mark(0)
+    if change == "boot":
+        monkeypatch.setattr(module, "identify_boot", lambda: "another day")
+    elif change == "torn facts":
+        (tmp_path / "w" / "facts.json").write_text('{"n": 3')
+    again = Scratch(tmp_path / "w", facts={"n": 4 if change == "facts" else 3})
+    again.start_journal(1)
+    assert not again.is_done(0)
+    assert again.array("a", (2,), np.int32).tolist() == [0, 0]
+
+
+def test_a_file_that_was_cut_short_is_made_anew(tmp_path):
+    work = Scratch(tmp_path / "w")
+    work.array("a", (100,), np.int64)[:] = 1
+    path = tmp_path / "w" / "a.npy"
+    os.truncate(path, path.stat().st_size - 8)
+    assert not work.array("a", (100,), np.int64).any()
+    assert not work.array("a", (50, 2), np.int64).any()  # nor is another shape mistaken for it
+    assert np.load(path).shape == (50, 2)
+
+
+def test_what_was_written_before_a_kill_is_there(tmp_path):
+    pid = os.fork()
+    if pid == 0:
+        work = Scratch(tmp_path / "w")
+        work.start_journal(1)
+        work.array("a", (1000,), np.int64)[:] = np.arange(1000)
+        work.mark(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitpid(pid, 0)[1] == signal.SIGKILL
+    work = Scratch(tmp_path / "w")
+    work.start_journal(1)
+    assert work.is_done(0) and work.array("a", (1000,), np.int64).sum() == 499500
+
+
+def test_pages_are_let_go_of_and_come_back(tmp_path):
+    work = Scratch(tmp_path / "w", limit_bytes=1)
+    array = work.array("a", (1 << 22,), np.float64)  # 32 MB
+    private = measure_private_bytes()
+    array[:] = 3
+    before = measure_rss_bytes()
+    assert measure_private_bytes() < private + (8 << 20) < before
+    work.relieve()
+    assert measure_rss_bytes() < before - (24 << 20)
+    assert (array == 3).all()
+    generous = Scratch(limit_bytes=1 << 50)
+    generous.watch(array, array[2:], np.ones(3))
+    before = measure_rss_bytes()
+    generous.relieve()
+    assert measure_rss_bytes() > before - (8 << 20)
+
+
+def test_a_published_array_replaces_and_stays(tmp_path):
+    (tmp_path / "out.npy").write_text("old")
+    work = Scratch(tmp_path / "w")
+    work.array("a", (3,), np.int64)[:] = [1, 2, 3]
+    for _ in range(2):  # a kill after the first may make it happen twice
+        work.publish("a", tmp_path / "out.npy")
+        assert np.load(tmp_path / "out.npy").tolist() == [1, 2, 3]
+    work.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.npy"]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, monkeypatch):
+    def fail(handle, start, count):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module.os, "posix_fallocate", fail)
+    with pytest.raises(OutputError, match=r"a.npy \(0.0 GB\): No space left on device; free some disk space"):
+        Scratch(tmp_path / "w").array("a", (3,), np.int64)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(OutputError, match="cannot be made"):
+        Scratch(tmp_path / "file" / "below")
+
+
+def test_facts_are_read_back(tmp_path):
+    assert read_facts(tmp_path) is None
+    Scratch(tmp_path / "w", facts={"k": 1})
+    assert read_facts(tmp_path / "w") == {"boot": identify_boot(), "k": 1}
+    (tmp_path / "w" / "facts.json").write_text(json.dumps([1]))
+    assert read_facts(tmp_path / "w") is None
