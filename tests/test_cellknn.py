@@ -68,6 +68,7 @@ def test_any_effort_gets_there(faces, monkeypatch, effort):
 
 
 def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):
+    monkeypatch.setattr(cellknn, "_FLAT_CELLS", 0)
     monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(3, 2, 2), *cellknn._EFFORTS[2:]))
     with caplog.at_level("DEBUG", "starfc.cellknn"):
         graph = build(faces, k=20)

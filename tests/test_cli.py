@@ -105,7 +105,7 @@ def test_cluster_in_words(run, faces_file, tmp_path):
     assert outcome.code == 0
     assert outcome.out.startswith("60 faces -> ")
     assert outcome.out.count("\n") == 1
-    assert outcome.err.startswith("note: no tau1 given")
+    assert outcome.err.startswith("note: edges are scored by the shipped relational model; 59 neighbours")
 
 
 def test_cluster_with_a_work_folder(run, faces_file, tmp_path):

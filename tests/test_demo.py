@@ -24,7 +24,7 @@ def test_demo_leaves_labels_a_model_a_picture_and_a_true_table(tmp_path):
         assert evaluate(truth, load_labels(tmp_path / "demo" / file)) == row.evaluation
         assert f"{row.evaluation.pairwise.f:.3f}" in result.table()
     assert json.loads(json.dumps(result.as_dict()))["picture"].endswith("clusters.png")
-    assert any("found from the data" in sentence for sentence in said)
+    assert any("from the data" in sentence for sentence in said)
 
 
 def test_demo_folder_that_cannot_be_made_is_named(tmp_path):

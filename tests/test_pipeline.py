@@ -13,6 +13,7 @@ from starfc.memoryplan import plan_memory
 from starfc.model import import_checkpoint
 from starfc.prune import prune_edges
 from starfc.score import score_edges
+from starfc.synth import make_faces
 from starfc.threads import limited_threads
 from starfc.workdir import Workdir
 from test_model import save_released
@@ -113,7 +114,47 @@ def test_without_labels_finds_well_separated_people():
     rows, truth = clustered(dim=128, noise=0.4)
     clusters = starfc.cluster(rows)
     np.testing.assert_array_equal(clusters.labels, truth)
-    assert len(clusters.notes) == 1 and "found from the data" in clusters.notes[0]
+    assert len(clusters.notes) == 1 and "80 neighbours per face, from the data" in clusters.notes[0]
+    plain = starfc.cluster(rows, scorer="cosine")
+    np.testing.assert_array_equal(plain.labels, truth)
+    assert len(plain.notes) == 1 and "found from the data" in plain.notes[0]
+
+
+def test_a_preference_moves_along_the_probability():
+    rows, _ = make_faces(1500, people=60, dim=48, seed=3)
+    counts = {prefer: len(starfc.cluster(rows, prefer=prefer).sizes) for prefer in ("precision", "balanced", "recall")}
+    assert counts["precision"] >= counts["balanced"] >= counts["recall"]
+    assert counts["precision"] > counts["recall"]
+    with pytest.raises(InputError, match="must be one of precision, balanced, recall"):
+        starfc.cluster(rows, prefer="speed")
+    with pytest.raises(InputError, match="moves the threshold of the relational scorer"):
+        starfc.cluster(rows, prefer="recall", tau1=0.5)
+
+
+def test_few_dimensions_are_compared_by_cosine():
+    rows, _ = clustered(dim=4)
+    assert starfc.cluster(rows).settings.scorer == "cosine"
+
+
+def test_constraints_are_honoured_and_survive_another_threshold(tmp_path):
+    rows, truth = clustered(dim=128, noise=0.4)
+    apart = tmp_path / "pairs.csv"
+    first, second = np.flatnonzero(truth == 0)[:2]
+    apart.write_text(f"cannot,{first},{second}\n")
+    clusters = starfc.cluster(rows, constraints=apart)
+    assert clusters.labels[first] != clusters.labels[second]
+    looser = clusters.rethreshold(tau1=0.3).labels
+    assert looser[first] != looser[second]
+
+
+def test_relational_scores_are_kept(tmp_path):
+    rows, _ = clustered(dim=64, noise=0.6)
+    first = starfc.cluster(rows, workdir=tmp_path)
+    stages = []
+    again = starfc.cluster(rows, workdir=tmp_path, progress=lambda stage, *_: stages.append(stage))
+    assert "relations" not in stages
+    np.testing.assert_array_equal(first.labels, again.labels)
+    np.testing.assert_array_equal(first.scored.scores, again.scored.scores)
 
 
 def test_any_scale_and_type_gives_the_same_labels():
@@ -134,7 +175,8 @@ def test_threads_do_not_change_the_bits():
 def test_golden_run():
     """A seeded run whose outcome was recorded; a change here means results change for users."""
     rows, _ = clustered(n_people=60, faces=10, dim=64, noise=0.8, seed=5)
-    clusters = starfc.cluster(rows, k=15)
+    assert np.bincount(starfc.cluster(rows, k=15).sizes).tolist() == [0] * 10 + [60]
+    clusters = starfc.cluster(rows, k=15, scorer="cosine")
     assert clusters.settings.tau1 == pytest.approx(0.6004, abs=1e-3)
     assert np.bincount(clusters.sizes).tolist() == [0, 34, 2, 1, 4, 0, 1, 1, 2, 6, 46]
 

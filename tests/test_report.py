@@ -172,9 +172,11 @@ def test_imagined_faces(tmp_path):
 
 def test_evidence_of_a_model_has_a_cosine_of_its_own(world):
     features, _, evidence = world
-    assert evidence.threshold == evidence.tau1 == evidence.settings.tau1
+    assert evidence.settings.scorer == "relational"
+    assert evidence.tau1 == evidence.settings.tau1 != evidence.threshold
     again = gather_evidence(features, k=15, tau1=0.3, partition="components")
     assert (again.tau1, again.settings.partition) == (0.3, "components")
+    assert again.threshold == again.tau1
 
 
 def test_command(run, faces_file, tmp_path):

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .constraints import Constraints, apply_constraints, load_constraints
 from .errors import InputError
 from .features import Features, as_features
 from .knn import KnnGraph, load_knn
@@ -56,6 +58,8 @@ class Clusters:
         What the user should know about how this came about.
     memory : dict
         What was planned: `budget_gb`, `planned_gb`, `columns` of P and Q at a time (None: all), `disk_gb`.
+    constraints : Constraints, optional
+        Corrections that the labels honour; with them, known people keep their ids and -1 is no face.
     """
 
     labels: NDArray[np.int64]
@@ -64,11 +68,13 @@ class Clusters:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     memory: dict[str, Any] = field(default_factory=dict)
+    constraints: Constraints | None = field(default=None, repr=False)
 
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Faces per cluster, int64 (n_clusters,)."""
-        return np.bincount(self.labels)
+        _, sizes = np.unique(self.labels[self.labels >= 0], return_counts=True)
+        return sizes
 
     def summary(self) -> dict[str, Any]:
         """Return the figures of `starfc cluster --json`."""
@@ -108,7 +114,7 @@ class Clusters:
             )
         started = time.perf_counter()
         settings = replace(self.settings, **changes)
-        labels = _partition(self.scored, settings)
+        labels = _partition(self.scored, settings, self.constraints)
         seconds = {"total": time.perf_counter() - started}
         return replace(self, labels=labels, settings=settings, seconds=seconds, notes=())
 
@@ -128,6 +134,8 @@ def cluster(
     aggregate: str | None = None,
     edges: str | None = None,
     partition: str | None = None,
+    prefer: str | None = None,
+    constraints: Constraints | str | Path | None = None,
     knn: str = "auto",
     knn_graph: KnnGraph | str | Path | None = None,
     recall: float = 0.95,
@@ -146,18 +154,23 @@ def cluster(
     X : array (n, d), Features or path
         Face vectors of any scale and float type.
     model : Model or path, optional
-        A trained or imported model. Without one, edges are scored by cosine, with a threshold found from the data.
+        A trained or imported model. Without one, edges are scored by the relational model that is shipped.
     k : int, optional
-        Neighbours per face; the model's, else 80. For an imported checkpoint k counts the face itself, as its authors
-        do.
-    scorer : {"gcn", "cosine"}, optional
-        The model's, else "cosine".
+        Neighbours per face; the model's, else from the data. For an imported checkpoint k counts the face itself, as
+        its authors do.
+    scorer : {"gcn", "relational", "cosine"}, optional
+        The model's, else "relational", or "cosine" where tau1 is given.
     tau1, tau2 : float, optional
-        Thresholds on score and intimacy; the model's. Without a model tau1 is found from the data and tau2 is not used.
+        Thresholds on score and intimacy; the model's. Without a model tau1 is that of `prefer`, or found from the data
+        where edges are scored by cosine, and tau2 is not used.
     aggregate, edges : str, optional
         See :func:`starfc.prune.prune_edges`.
     partition : {"components", "mapequation", "dynamic"}, optional
         The model's, else "mapequation".
+    prefer : {"precision", "balanced", "recall"}, optional
+        Which mistakes weigh more, for the relational scorer: strangers together, or one person apart.
+    constraints : Constraints or path, optional
+        Who must and who cannot be together, as the review page writes it.
     knn : {"auto", "exact", "cells"}
         How the kNN graph is built.
     knn_graph : KnnGraph or path, optional
@@ -197,15 +210,18 @@ def cluster(
         raise InputError(
             f"the kNN graph has {len(graph.neighbors)} rows for {len(features)} faces; build it from these features"
         )
-    settings = settle(features, loaded, graph, k, scorer, tau1, tau2, aggregate, edges, partition, seed)
+    corrections = (
+        load_constraints(constraints, n_faces=len(features)) if isinstance(constraints, str | Path) else constraints
+    )
+    settings = settle(features, loaded, graph, k, scorer, tau1, tau2, aggregate, edges, partition, prefer, seed)
     if loaded is not None and settings.scorer == "gcn":
         loaded.require_dim(features.dim)
     run = Run(progress)
     target = Path(beside) if beside is not None else Path(tempfile.gettempdir()) / "cluster"
-    with (
-        limited_threads(threads),
-        run.opened(features, settings, loaded, graph, workdir, memory_gb, target) as plan,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(limited_threads(threads))
+        settings = run.choose_neighbors(features, settings, is_open=k is None and graph is None)
+        plan = stack.enter_context(run.opened(features, settings, loaded, graph, workdir, memory_gb, target))
         if memory_gb is not None or plan.is_noteworthy:
             say(plan.describe())
         run.check(features)
@@ -214,9 +230,9 @@ def cluster(
         scored = run.get_scores(features, graph, settings, loaded)
         run.make_room(graph)
         with run.timed("partition"):
-            labels = _partition(scored, settings)
+            labels = _partition(scored, settings, corrections)
     run.seconds["total"] = time.perf_counter() - run.started
-    return Clusters(labels, settings, scored, run.seconds, tuple(run.notes), plan.as_dict())
+    return Clusters(labels, settings, scored, run.seconds, tuple(run.notes), plan.as_dict(), corrections)
 
 
 def peak_rss_gb() -> float:
@@ -229,8 +245,9 @@ def peak_rss_gb() -> float:
     return peak / 1e9 if sys.platform == "darwin" else peak * 1024 / 1e9
 
 
-def _partition(scored: ScoredEdges, settings: Settings) -> NDArray[np.int64]:
+def _partition(scored: ScoredEdges, settings: Settings, constraints: Constraints | None = None) -> NDArray[np.int64]:
     graph = prune_edges(
         scored, tau1=settings.tau1, tau2=settings.tau2, aggregate=settings.aggregate, edges=settings.edges
     )
-    return partition_graph(graph, partition=settings.partition, seed=settings.seed)
+    labels = partition_graph(graph, partition=settings.partition, seed=settings.seed)
+    return labels if constraints is None else apply_constraints(labels, graph, constraints)

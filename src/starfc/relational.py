@@ -86,6 +86,13 @@ class RelationalModel:
         if not all(np.isfinite(tensor).all() for tensor in (*self.weights, *self.biases, self.lowest, self.highest)):
             raise ModelError("the model holds NaN or infinite weights; train it again")
 
+    @property
+    def tensors(self) -> dict[str, NDArray[np.float32]]:
+        """All numbers of the model by name."""
+        tensors = {f"layer{at}.weight": np.ascontiguousarray(weight) for at, weight in enumerate(self.weights)}
+        tensors |= {f"layer{at}.bias": np.ascontiguousarray(bias) for at, bias in enumerate(self.biases)}
+        return tensors | {"lowest": np.ascontiguousarray(self.lowest), "highest": np.ascontiguousarray(self.highest)}
+
     def predict(self, relations: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the log-odds of edges, (m, relations) -> (m,)."""
         values = np.clip(relations, self.lowest, self.highest)
@@ -100,12 +107,9 @@ class RelationalModel:
         """Write `model.safetensors`, `config.json` and the model card, all or none."""
         from safetensors.numpy import save
 
-        tensors = {f"layer{at}.weight": np.ascontiguousarray(weight) for at, weight in enumerate(self.weights)}
-        tensors |= {f"layer{at}.bias": np.ascontiguousarray(bias) for at, bias in enumerate(self.biases)}
-        tensors |= {"lowest": np.ascontiguousarray(self.lowest), "highest": np.ascontiguousarray(self.highest)}
         config = {"format": FORMAT, "scorer": "relational", "relations": list(RELATIONS), "training": self.facts}
         with replacing_folder(Path(folder)) as aside:
-            (aside / "model.safetensors").write_bytes(save(tensors))
+            (aside / "model.safetensors").write_bytes(save(self.tensors))
             (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             (aside / "README.md").write_text(card, encoding="utf-8")
 

@@ -15,9 +15,11 @@ from .knn import KnnGraph
 from .model import Model
 from .partition import PARTITIONS
 from .prune import AGGREGATES, EDGE_KINDS
+from .relational import PREFERENCES
 
-SCORERS = ("gcn", "cosine")
+SCORERS = ("gcn", "relational", "cosine")
 DEFAULT_K = 80
+_FEWEST_DIMENSIONS = 8
 
 
 @dataclass(frozen=True)
@@ -67,16 +69,29 @@ def settle(
     aggregate: str | None,
     edges: str | None,
     partition: str | None,
+    prefer: str | None,
     seed: int,
 ) -> Settings:
     """Fill what the caller left open from the model, else with the defaults."""
-    chosen_scorer = scorer or (model.config.scorer if model else "cosine")
+    if prefer is not None and prefer not in PREFERENCES:
+        raise InputError(f"prefer ('{prefer}') must be one of {', '.join(PREFERENCES)}")
+    # A threshold that comes alone is one on cosines: they are the only scores that a user knows by heart. And in a few
+    # dimensions everybody is near everybody, which the relational model has never seen.
+    without_model = "relational" if tau1 is None and features.dim >= _FEWEST_DIMENSIONS else "cosine"
+    chosen_scorer = scorer or (model.config.scorer if model else without_model)
     if chosen_scorer == "gcn" and model is None:
-        raise InputError("scorer 'gcn' needs a model; pass --model (model=...) or use scorer 'cosine'")
-    config = model.config if model is not None and chosen_scorer != "cosine" else None
+        raise InputError("scorer 'gcn' needs a model; pass --model (model=...) or use scorer 'relational'")
+    if prefer is not None and (chosen_scorer != "relational" or tau1 is not None):
+        raise InputError(
+            f"prefer ('{prefer}') moves the threshold of the relational scorer; leave out tau1 and other scorers,"
+            " or set tau1 in its place"
+        )
+    config = model.config if model is not None and chosen_scorer == "gcn" else None
     if config is not None:
         tau1 = config.tau1 if tau1 is None else tau1
         tau2 = config.tau2 if tau2 is None else tau2
+    if chosen_scorer == "relational" and tau1 is None:
+        tau1 = PREFERENCES[prefer or "balanced"]
     return Settings(
         n_neighbors=_settle_neighbors(len(features), model, graph, k),
         scorer=chosen_scorer,

@@ -19,14 +19,16 @@ from typing import Any
 import numpy as np
 
 from . import __version__
-from .atomic import temporary_folder
+from .atomic import replacing, temporary_folder
 from .background import find_threshold
 from .convolution import reads_in_place
 from .features import Features, map_npy
 from .knn import KnnGraph, build_knn, load_knn, save_knn
 from .memoryplan import MemoryPlan, Sizes, plan_memory, require_disk
 from .model import Model
+from .profiles import Profiles, choose_k, measure_profiles
 from .progress import Progress
+from .relational import load_shipped, score_by_relations
 from .score import ScoredEdges, score_by_cosine, score_edges
 from .scratch import Scratch, read_facts, remove_scratch
 from .settings import Settings
@@ -36,6 +38,7 @@ from .workdir import Workdir, digest_arrays, digest_features
 logger = logging.getLogger(__name__)
 _CHECK_ROWS = 4096
 _PARTS = "scores.parts"
+_KNN_PARTS = "knn.parts"
 _EDGE_BYTES = {"components": 16}  # of pruning and partition; more for others, which build a graph of their own
 
 
@@ -50,6 +53,7 @@ class Run:
         self.notes: list[str] = []
         self.depends_on: dict[str, Any] = {}
         self.pages = Scratch()  # the mapped inputs, to be let go of when there is too much in memory
+        self._profiles: Profiles | None = None
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -102,6 +106,18 @@ class Run:
         with self.timed("check"):
             run_tiles(len(features), _CHECK_ROWS, check_rows, "check", self.progress, self.pages.relieve)
 
+    def choose_neighbors(self, features: Features, settings: Settings, *, is_open: bool) -> Settings:
+        """Measure the background of every face where edges are scored by relations, and find k where it is open."""
+        if settings.scorer != "relational":
+            return settings
+        with self.timed("profiles"):
+            self._profiles = measure_profiles(features, progress=self.progress)
+            if not is_open:
+                return settings
+            k = min(choose_k(features, self._profiles), len(features) - 1)
+        self.notes.append(f"edges are scored by the shipped relational model; {k} neighbours per face, from the data")
+        return replace(settings, n_neighbors=k)
+
     def choose_threshold(self, features: Features, settings: Settings, seed: int) -> Settings:
         """Find tau_1 from the data where neither the caller nor a model gave one."""
         if settings.tau1 is not None:
@@ -137,13 +153,27 @@ class Run:
             self.depends_on |= {"knn": {"k": k, "method": method, "recall": recall, "seed": seed}}
 
             def build() -> KnnGraph:
-                return build_knn(features, k=k, method=method, recall=recall, seed=seed, progress=self.progress)
+                return build_knn(
+                    features, k=k, method=method, recall=recall, seed=seed, folder=self._knn_folder(),
+                    facts=self.depends_on, memory=self.plan.budget_bytes, progress=self.progress,
+                )  # fmt: skip
 
-            return self.workdir.stage("knn", self.depends_on, build, save_knn, load_knn)
+            graph = self.workdir.stage("knn", self.depends_on, build, save_knn, load_knn)
+            if self.workdir.folder is not None:
+                remove_scratch(self.workdir.folder / _KNN_PARTS)
+            return graph
+
+    def _knn_folder(self) -> Path | None:
+        """Return where the parts of the kNN graph are kept; None for in memory."""
+        if self.workdir.folder is not None:
+            return self.workdir.folder / _KNN_PARTS
+        return self._temporary / _KNN_PARTS if self.plan.in_files else None
 
     def get_scores(self, features: Features, graph: KnnGraph, settings: Settings, model: Model | None) -> ScoredEdges:
         """Return the scored edges, by cosine or by the model."""
         with self.timed("score"):
+            if settings.scorer == "relational":
+                return self._score_relations(features, graph, settings)
             if settings.scorer == "cosine" or model is None:
                 return score_by_cosine(graph)
             facts = self.depends_on | {"k": settings.n_neighbors, "model": digest_arrays(**model.tensors)}
@@ -167,6 +197,23 @@ class Run:
             if self.workdir.folder is not None:
                 remove_scratch(self.workdir.folder / _PARTS)
             return scored
+
+    def _score_relations(self, features: Features, graph: KnnGraph, settings: Settings) -> ScoredEdges:
+        """Return the edges scored by the shipped relational model."""
+        facts = self.depends_on | {"k": settings.n_neighbors, "model": digest_arrays(**load_shipped().tensors)}
+
+        def build() -> ScoredEdges:
+            return score_by_relations(features, graph, profiles=self._profiles, progress=self.progress)
+
+        def save(scored: ScoredEdges, path: Path) -> None:
+            with replacing(path) as aside, aside.open("wb") as file:
+                np.save(file, scored.scores, allow_pickle=False)
+
+        def load(path: Path) -> ScoredEdges:
+            map_npy(path)  # names what is wrong with it
+            return ScoredEdges(graph.neighbors, np.load(path, mmap_mode="c", allow_pickle=False))
+
+        return self.workdir.stage("scores", facts, build, save, load, ending=".npy")
 
     def _open_scratch(self, facts: dict[str, Any]) -> Scratch:
         """Open the files of scoring; where a killed run has left some, its number of columns stands."""

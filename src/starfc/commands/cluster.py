@@ -13,9 +13,9 @@ from .common import MEMORY, SHARE, common_options, dim_option, print_result, pro
 @click.command()
 @click.argument("features", type=Path)
 @click.option("-o", "--output", type=Path, required=True, help="Labels: .npy, .csv, .parquet or .meta.")
-@click.option("--model", type=Path, help="Model folder; without one, edges are scored by cosine.")
-@click.option("--k", type=int, help="Neighbours per face (default: the model's, else 80).")
-@click.option("--scorer", type=click.Choice(["gcn", "cosine"]), help="Edge scorer (default: the model's).")
+@click.option("--model", type=Path, help="Model folder; without one, the shipped relational model scores edges.")
+@click.option("--k", type=int, help="Neighbours per face (default: the model's, else from the data).")
+@click.option("--scorer", type=click.Choice(["gcn", "relational", "cosine"]), help="Edge scorer.")
 @click.option("--tau1", type=float, help="Keep edges with a score above it (default: the model's, else from the data).")
 @click.option("--tau2", type=float, help="Keep edges with a node intimacy above it (default: the model's).")
 @click.option("--aggregate", type=click.Choice(["max", "mean", "min", "jaccard"]), help="Node intimacy.")
@@ -32,6 +32,13 @@ from .common import MEMORY, SHARE, common_options, dim_option, print_result, pro
     show_default=True,
     help="kNN method.",
 )
+@click.option(
+    "--prefer",
+    type=click.Choice(["precision", "balanced", "recall"]),
+    help="Which mistakes weigh more: strangers together, or one person apart (default: balanced).",
+)
+@click.option("--constraints", type=Path, help="Corrections to honour, as 'starfc export' writes them.")
+@click.option("--report", type=Path, help="Also write a report.html.")
 @click.option("--knn-graph", type=Path, help="Ready-made kNN graph (.npz, either layout).")
 @click.option("--recall", type=SHARE, default=0.95, show_default=True, help="Recall asked of --knn cells.")
 @click.option("--workdir", type=Path, help="Folder for finished stages; the same command goes on where it was stopped.")
@@ -39,7 +46,8 @@ from .common import MEMORY, SHARE, common_options, dim_option, print_result, pro
 @dim_option
 @common_options
 def cluster(
-    features: Path, output: Path, as_json: bool, dim: int | None, **settings: Any  # noqa: ANN401
+    features: Path, output: Path, report: Path | None, as_json: bool, dim: int | None,
+    **settings: Any,  # noqa: ANN401
 ) -> None:  # fmt: skip
     """Group FEATURES by person and write one label per face to OUT."""
     from ..atomic import remove_leftovers_of, require_writable
@@ -50,10 +58,18 @@ def cluster(
     require_label_ending(output)
     require_writable(output)
     remove_leftovers_of(output)
+    if report is not None:
+        require_writable(report)
     with progress_bars() as bars:
         rows = load_features(features, dim=dim)
         result = run(rows, progress=bars.report, say=bars.say, beside=output, **settings)
         result.save(output)
+        if report is not None:
+            from ..evidence import take_evidence
+            from ..report import write_report
+
+            evidence = take_evidence(result, rows, seed=settings["seed"])
+            write_report(result.labels, report, features=rows, evidence=evidence, title=output.name)
         for note in result.notes:
             bars.say(f"note: {note}")
     figures = result.summary()
