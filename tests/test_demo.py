@@ -17,7 +17,15 @@ def test_demo_leaves_labels_a_model_a_picture_and_a_true_table(tmp_path):
     said = []
     result = run_demo(tmp_path / "demo", faces=400, steps=2, say=said.append)
     names = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert {"clusters.png", "model", "without-labels.csv", "with-model.csv", "test.features.npy"} <= names
+    assert {
+        "clusters.png",
+        "report.html",
+        "test.traits.npy",
+        "model",
+        "without-labels.csv",
+        "with-model.csv",
+        "test.features.npy",
+    } <= names
     assert result.picture.read_bytes().startswith(b"\x89PNG")
     truth = load_labels(tmp_path / "demo" / "test.labels.npy")
     for row, file in zip(result.rows, ("without-labels.csv", "with-model.csv"), strict=True):

@@ -1,7 +1,7 @@
 """Demo: the whole story on data made on the spot.
 
 A synthetic collection is clustered without labels; a model is trained on another collection of other people; the
-first one is clustered again with it. Out: a table, the files, and a picture of both results.
+first one is clustered again with it. Out: a table, the files, a picture of both results, and a report.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .atomic import replacing
+from .avatars import imagine_traits
 from .errors import OutputError
+from .evidence import take_evidence
 from .features import load_features
 from .labels import load_labels
 from .metrics import Evaluation, evaluate
 from .pipeline import Clusters, cluster
 from .plots import draw_comparison
 from .progress import Progress, silent
+from .report import write_report
 from .synth import synthesise
 from .threads import limited_threads
 from .training import train
@@ -43,12 +47,18 @@ class DemoResult:
 
     rows: tuple[DemoRow, ...]
     picture: Path
+    report: Path
     folder: Path
 
     def as_dict(self) -> dict[str, Any]:
         """Return the figures for JSON."""
         results = {row.name: row.evaluation.as_dict() | {"seconds": round(row.seconds, 2)} for row in self.rows}
-        return {"results": results, "picture": str(self.picture), "folder": str(self.folder)}
+        return {
+            "results": results,
+            "picture": str(self.picture),
+            "report": str(self.report),
+            "folder": str(self.folder),
+        }
 
     def table(self) -> str:
         """Return the table as text."""
@@ -62,7 +72,12 @@ class DemoResult:
                 f"{row.name:<24}{pairs.precision:>10.3f}{pairs.recall:>8.3f}{pairs.f:>8.3f}{row.evaluation.bcubed.f:>10.3f}"
                 f"{row.evaluation.n_clusters:>10}{row.evaluation.n_true:>8}{row.seconds:>9.1f}"
             )
-        return "\n".join([*lines, "", f"picture: {self.picture}", f"labels and model: {self.folder}"])
+        review = (
+            f"starfc review {self.folder / 'without-labels.csv'} --features {self.folder / 'test.features.npy'}"
+            f" --traits {self.folder / 'test.traits.npy'}"
+        )
+        where = [f"picture: {self.picture}", f"report: {self.report}", f"labels and model: {self.folder}"]
+        return "\n".join([*lines, "", *where, f"look at it and correct it: {review}"])
 
 
 def run_demo(
@@ -124,7 +139,14 @@ def run_demo(
         {name: (found.scored, found.settings.tau1) for name, found in clusters.items()},
         picture,
     )
-    return DemoResult(tuple(_make_row(name, truth, found) for name, found in clusters.items()), picture, folder)
+    report = folder / "report.html"
+    evidence = take_evidence(plain, features, seed=seed)
+    write_report(plain.labels, report, features=features, evidence=evidence, truth=truth, title="Demo, without labels")
+    # Invented faces, by which the review page shows at once who is who.
+    with replacing(folder / "test.traits.npy") as aside, aside.open("wb") as file:
+        np.save(file, imagine_traits(truth, seed=seed), allow_pickle=False)
+    rows = tuple(_make_row(name, truth, found) for name, found in clusters.items())
+    return DemoResult(rows, picture, report, folder)
 
 
 def _make_row(name: str, truth: NDArray[np.int64], found: Clusters) -> DemoRow:
