@@ -59,12 +59,21 @@ def test_seed_matters_and_is_enough(faces):
     assert (first.order != other.order).any()
 
 
-@pytest.mark.parametrize("effort", [0, 1, 2, 3])
+@pytest.mark.parametrize("effort", [0, 1, 2])
 def test_any_effort_gets_there(faces, monkeypatch, effort):
     monkeypatch.setattr(cellknn, "_EFFORTS", cellknn._EFFORTS[effort:])
     graph = build(faces, k=20)
     check_graph(graph, faces)
     assert measure_recall(Features(faces), graph)[0] >= 0.94
+
+
+def test_all_pairs_are_the_last_resort(faces, monkeypatch):
+    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(2, 1, 1),))
+    monkeypatch.setattr(cellknn, "_FLAT_CELLS", 0)
+    graph = build(faces, k=16, recall=0.999)
+    assert (graph.neighbors == join_rows(faces, 16).neighbors).mean() > 0.999
+    assert measure_recall(Features(faces), graph)[0] == 1
+    assert (np.sort(graph.order) == np.arange(6000)).all()
 
 
 def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):

@@ -57,10 +57,12 @@ def test_truth_is_exact_and_without_the_query(celled):
     np.testing.assert_allclose(np.take_along_axis(cosines, sample.neighbors, axis=1), best, atol=2e-6)
     np.testing.assert_allclose(sample.worst[:, 0], best[:, -1], atol=2e-6)
     assert sample.exchangeable.mean() < 0.1
-    assert sample.reaches(best.astype(np.float32), 0.99) == (True, 1.0)
+    assert sample.reaches(sample.neighbors, best.astype(np.float32), 0.99) == (True, 1.0)
     worse = best.astype(np.float32)
     worse[:, 4:] -= 0.9
-    assert sample.reaches(worse, 0.6) == (False, 0.5)
+    assert sample.reaches(sample.neighbors, worse, 0.6) == (False, 0.5)
+    padded = np.where(np.arange(8) < 2, sample.neighbors, -1)
+    assert sample.reaches(padded, best.astype(np.float32), 0.6) == (False, 0.25)
 
 
 def test_copies_can_be_exchanged():

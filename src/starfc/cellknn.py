@@ -8,7 +8,8 @@ In: Features. Out: neighbours and similarities of every row, and the cell order.
 
 How many probes and rounds it takes is measured, on queries whose true neighbours are found exactly: if a number of
 probes alone will do, that is it; else a few are followed by rounds of expansion until the recall is there. If the
-rounds stop helping before that, more groups and cells are ranked and the join starts anew, up to all of them.
+rounds stop helping before that, more groups and cells are ranked and the join starts anew; if all of that is not
+enough, as for rows without any structure, all pairs are compared after all.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from .celljoin import join_cells
 from .cells import Cells, make_cells
+from .exact import join_exactly
 from .expansion import Lists, expand_lists
 from .features import Features
 from .probes import Sample, choose_n_probes, draw_sample, rank_probes
@@ -38,7 +40,7 @@ class _Effort(NamedTuple):
     n_probes: int  # probes followed where expansion has to do the rest
 
 
-_EFFORTS = (_Effort(32, 24, 10), _Effort(128, 96, 64), _Effort(1 << 30, 256, 256), _Effort(1 << 30, 1 << 30, 1 << 30))
+_EFFORTS = (_Effort(32, 24, 10), _Effort(128, 96, 64), _Effort(1 << 30, 256, 256))
 _MOST_ROUNDS = 4
 _FLAT_CELLS = 4608  # up to so many cells, all are ranked: groups would hardly save time
 _LEAST_GAIN = 0.2  # share of what is missing that a round must bring for another one to follow
@@ -52,10 +54,20 @@ def find_neighbors(
     cells, store = make_cells(features, k, seed, steps)
     sample = draw_sample(store, k, seed)
     # A high recall is out of reach of the least effort; trying would only cost time.
+    levels = steps.open("levels")
+    failed = levels.array("failed", (len(_EFFORTS),), np.uint8)
+    if levels.folder is None:
+        failed[:] = 0
+    reached = False
     for level in range(0 if recall < 0.98 else 1, len(_EFFORTS)):
+        if failed[level]:
+            continue  # an earlier run has found that out
         lists, reached = _look(store, cells, k, sample, recall, level, steps)
         if reached:
             break
+        failed[level] = 1
+    if not reached:
+        return *join_exactly(features.read, len(features), features.dim, k, steps.progress), cells.order
     final = steps.open("graph")
     neighbors = final.array("neighbors", (len(store), k), np.int32)
     similarities = final.array("similarities", (len(store), k), np.float32)
@@ -76,7 +88,7 @@ def _look(
     n_probes = enough or min(n_ranks, effort.n_probes)
     join = steps.open("join", level=level, n_probes=n_probes)
     lists: Lists = (*join_cells(store, cells, ranked[:, :n_probes], k, join, steps), np.ones((len(store), k), bool))
-    reached, found = sample.reaches(lists[1][sample.queries], recall)
+    reached, found = _measure(sample, lists, recall)
     _log.debug("%d probes found %.4f", n_probes, found)
     for number in range(_MOST_ROUNDS):
         # What the probes were predicted to find they have found, give or take a row of the sample.
@@ -85,13 +97,18 @@ def _look(
         scratch = steps.open(f"round{number}", level=level, n_probes=n_probes)
         lists = expand_lists(store, cells.order, lists, scratch, steps)
         before = found
-        reached, found = sample.reaches(lists[1][sample.queries], recall)
+        reached, found = _measure(sample, lists, recall)
         _log.debug("round %d found %.4f", number, found)
         if number:
             steps.close(f"round{number - 1}")
         if found - before < _LEAST_GAIN * (recall - before):
             break
     return lists, found >= recall
+
+
+def _measure(sample: Sample, lists: Lists, recall: float) -> tuple[bool, float]:
+    """Say whether the lists have the wanted recall, and what they have."""
+    return sample.reaches(lists[0][sample.queries], lists[1][sample.queries], recall)
 
 
 @njit(cache=True, parallel=True)

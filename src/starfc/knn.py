@@ -2,8 +2,8 @@
 
 In: Features, or a file. Out: KnnGraph, the pattern every later stage works on. Similarity is the cosine. Either way of
 building it gives the same bits whatever the threads, blocks or memory: `exact` compares all pairs (exact.py), at a cost
-of n^2; `cells` compares near ones (celljoin.py), at about n^1.5, and finds the share of the true neighbours that
-was asked for.
+of n^2; `cells` compares near ones (cellknn.py), at a cost that grows little faster than n, and finds the share of the
+true neighbours that was asked for.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class KnnGraph:
     neighbors : int32 (n, k)
         Row numbers of the neighbours, never the row itself; -1 where a row has fewer than k.
     similarities : float32 (n, k)
-        Cosines with them, descending, ties by id; 0 where the neighbour is -1.
+        Cosines with them, descending, ties by id; 0 where the neighbour is -1. Of an approximate graph they are those
+        of rows in half precision, good to about 1e-4.
     order : int32 (n,), optional
         Rows in an order in which neighbours stand near each other, for stages that gather rows.
     """
@@ -191,7 +192,7 @@ def measure_recall(features: Features, graph: KnnGraph, *, n_queries: int = 1000
     (1.0, 50)
     """
     n, k = graph.neighbors.shape
-    drawn = np.sort(np.random.default_rng(seed).choice(n, size=min(n, n_queries), replace=False))
+    drawn = np.sort(np.random.default_rng((seed, 5)).choice(n, size=min(n, n_queries), replace=False))
     found, similarities = search_rows(features.take(drawn), n, k + 1, features.read)  # a query finds itself too
     # A query that is pushed out by more than k copies of itself may drop any one of them.
     worst = similarities[mark_others(found, drawn)].reshape(len(drawn), k)[:, -1] - EQUAL_WITHIN
@@ -307,15 +308,23 @@ def _check_graph(
             len(neighbors),
             path,
         )
-    if order is not None and (order.shape != (len(neighbors),) or order.dtype.kind not in "iu"):
+    if order is not None and not _is_permutation(order, len(neighbors)):
         raise InputError(
-            f"{path} has an order of shape {order.shape} and type {order.dtype}; it must be ({len(neighbors)},) ids"
+            f"{path} has an order of shape {order.shape} and type {order.dtype} that does not name each of"
+            f" {len(neighbors)} faces once; build the graph anew"
         )
     return KnnGraph(
         _as_native(neighbors, np.dtype(np.int32)),
         _as_native(similarities, np.dtype(np.float32)),
         None if order is None else _as_native(order, np.dtype(np.int32)),
     )
+
+
+def _is_permutation(order: NDArray[Any], n: int) -> bool:
+    """Tell whether an array names each of n rows once."""
+    if order.shape != (n,) or order.dtype.kind not in "iu" or (n and (order.min() < 0 or order.max() >= n)):
+        return False
+    return bool((np.bincount(order, minlength=n) == 1).all())
 
 
 def _check_rows(neighbors: NDArray[Any], similarities: NDArray[Any], start: int, n: int, path: Path) -> None:

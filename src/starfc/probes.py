@@ -45,9 +45,11 @@ class Sample:
     worst: NDArray[np.float32]
     exchangeable: NDArray[np.bool_]
 
-    def reaches(self, similarities: NDArray[np.float32], recall: float) -> tuple[bool, float]:
-        """Say whether lists with these similarities, (q, k), have the wanted recall for sure, and what it is."""
-        return _is_reached((similarities >= self.worst - EQUAL_WITHIN).mean(axis=1), recall)
+    def reaches(
+        self, places: NDArray[np.int32], similarities: NDArray[np.float32], recall: float
+    ) -> tuple[bool, float]:
+        """Say whether the lists of the queries, (q, k), have the wanted recall for sure, and what it is."""
+        return _is_reached(((places >= 0) & (similarities >= self.worst - EQUAL_WITHIN)).mean(axis=1), recall)
 
 
 def draw_sample(store: NDArray[Any], k: int, seed: int) -> Sample:

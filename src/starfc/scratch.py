@@ -175,8 +175,9 @@ def read_facts(folder: Path) -> dict[str, Any] | None:
 
 
 def remove_scratch(folder: Path) -> None:
-    """Remove a scratch folder, its facts first, so that a kill in between leaves nothing that could be mistaken."""
-    (folder / _FACTS).unlink(missing_ok=True)
+    """Remove a scratch folder, all facts in it first, so that a kill leaves nothing that could be mistaken."""
+    for facts in [*folder.rglob(_FACTS)]:
+        facts.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -1,8 +1,9 @@
 """Stages: how one run of the pipeline gets its graph and its scores, from the work folder or anew.
 
 In: Features, Settings, a model. Out: KnnGraph and ScoredEdges. Keeps the run's clock, notes, memory plan and work
-folder. With a work folder, finished stages are kept there, and scoring goes on behind the last tile that a killed run
-had finished; without one, arrays that do not fit in memory go to a temporary folder that is removed in the end.
+folder. With a work folder, finished stages are kept there, and the kNN graph and scoring go on behind the last tile
+that a killed run had finished; without one, arrays that do not fit in memory go to a temporary folder that is removed
+in the end.
 """
 
 from __future__ import annotations

@@ -48,6 +48,8 @@ class Steps:
     def open(self, name: str, **facts: Any) -> Scratch:  # noqa: ANN401
         """Return the scratch of a step that depends on the given facts too."""
         folder = None if self.folder is None else self.folder / name
+        if folder is not None:
+            self._open = [scratch for scratch in self._open if scratch.folder != folder]
         scratch = Scratch(folder, facts=self.facts | facts)
         self._open.append(scratch)
         return scratch
