@@ -69,7 +69,7 @@ class MemoryPlan:
     @property
     def is_noteworthy(self) -> bool:
         """Tell whether a user would want to know."""
-        return self.in_files or self.peak_bytes > _NOTEWORTHY_BYTES
+        return self.in_files or sum(self.parts.values()) > _NOTEWORTHY_BYTES
 
     def describe(self) -> str:
         """Say it in one line.
