@@ -30,7 +30,7 @@ def test_singles_stay():
 
 
 def test_only_kernels_may_call_it():
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(TypeError):
         as_single(1)
 
 

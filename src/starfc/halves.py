@@ -33,7 +33,7 @@ _widen_half: Any = intrinsic(_define_widening)
 
 def as_single(value: Any) -> float:  # noqa: ANN401
     """Return a stored number, float32 or the bits of a half, as float32; for kernels only."""
-    raise NotImplementedError("only compiled code can call this")
+    raise TypeError("as_single is for compiled code only")
 
 
 @overload(as_single)

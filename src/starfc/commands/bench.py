@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ..errors import InputError
-from .common import MEMORY, common_options, dim_option, print_result, progress_bars
+from .options import MEMORY, common_options, dim_option, print_result, progress_bars
 
 if TYPE_CHECKING:
     from ..comparison.parts import Part

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .common import MEMORY, SHARE, common_options, dim_option, print_result, progress_bars
+from .options import MEMORY, SHARE, common_options, dim_option, print_result, progress_bars
 
 
 @click.command()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .common import common_options, print_result
+from .options import common_options, print_result
 
 
 @click.command()

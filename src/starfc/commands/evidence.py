@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from .common import Command
+from .options import Command
 
 
 def evidence_options(command: Command) -> Command:

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from ..errors import InputError
-from .common import common_options, print_result
 from .evidence import image_options
+from .options import common_options, print_result
 
 
 @click.command()

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ..errors import InputError
-from .common import MEMORY, SHARE, common_options, dim_option, print_result, progress_bars
+from .options import MEMORY, SHARE, common_options, dim_option, print_result, progress_bars
 
 
 @click.command()

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from .common import common_options, dim_option, print_result, progress_bars
 from .evidence import evidence_options, image_options
+from .options import common_options, dim_option, print_result, progress_bars
 
 
 @click.command()
