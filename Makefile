@@ -12,7 +12,7 @@ demo: $(INSTALLED)
 	$(BIN)/starfc demo -o demo
 
 test: $(INSTALLED) chromium
-	$(BIN)/python -m pytest --cov --cov-report=term --cov-fail-under=90
+	$(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=worksteal --cov --cov-report=term --cov-fail-under=90
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check src tests benchmarks
@@ -20,7 +20,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 bench: $(INSTALLED)
-	$(BIN)/pip install --quiet --constraint constraints.txt pynndescent
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt pynndescent
 	$(BIN)/python benchmarks/knn.py
 
 clean:
@@ -30,7 +30,7 @@ clean:
 # What the demo, the tests and the lint need.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 # The browser of the review page's tests; without it they are skipped, except in CI.
@@ -41,5 +41,5 @@ chromium:
 
 # Every extra.
 $(ALL_INSTALLED): $(INSTALLED)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[all,dev]'
+	$(BIN)/pip install --quiet --no-compile --constraint constraints.txt --editable '.[all,dev]'
 	touch $@

@@ -1,15 +1,36 @@
-"""Light fixtures: a few dozen clustered vectors and what runs the command line in this process."""
+"""Light fixtures: a few dozen clustered vectors and what runs the command line in this process.
+
+The suite is run by a process per core, which share numba's cache.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+if "PYTEST_XDIST_WORKER" in os.environ:  # before numpy and torch are loaded: the cores are taken by the processes
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
+from numba.core import caching
 
 from starfc.cli import main
+
+_save_kernel = caching.IndexDataCacheFile.save
+
+
+def save_kernel_alone(self: caching.IndexDataCacheFile, *arguments: object) -> None:
+    """Write to numba's cache while no other process does: two at once may give one name to two kernels."""
+    with Path(f"{self._index_path}.lock").open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _save_kernel(self, *arguments)
+
+
+caching.IndexDataCacheFile.save = save_kernel_alone
 
 
 @dataclass(frozen=True)

@@ -153,8 +153,11 @@ def _find_mutual(graph: EdgeGraph) -> NDArray[np.bool_]:
 
 
 def _for_rows(n: int, work: Callable[[int, int], None]) -> None:
-    """Call work(start, stop) for all rows, in runs short enough to balance the threads."""
-    run_tiles(n, _TILE_ROWS, work, "")
+    """Call work(start, stop) for all rows, in runs short enough to balance the threads; one run needs none."""
+    if n <= _TILE_ROWS:
+        work(0, n)
+    else:
+        run_tiles(n, _TILE_ROWS, work, "")
 
 
 @njit(cache=True, nogil=True)
