@@ -6,75 +6,86 @@ from hypothesis import strategies as st
 from starfc import celljoin
 from starfc.cells import Cells
 from starfc.centres import Coarse
+from starfc.neighborlists import Lists
 from starfc.steps import Steps
 
 EMPTY = np.empty((0, 1), np.float32)
 
 
-def join(rows, starts, probes, k, order=None):
+def join(rows, starts, probes, k, order, before=None):
     """Join rows of which cell i is starts[i]..starts[i+1]; order says which row stands at each place."""
-    n = len(rows)
-    order = np.arange(n, dtype=np.int32) if order is None else order
     cells = Cells(order, np.asarray(starts), Coarse(EMPTY, np.empty(0, np.int32), EMPTY, np.zeros(1, np.int64)))
     steps = Steps()
-    return celljoin.join_cells(rows[order], cells, probes, k, steps.open("join"), steps)
+    choose = lambda start, stop: probes[start:stop]  # noqa: E731
+    return celljoin.join_cells(rows[order], cells, choose, before, k, steps.open("join"), steps)
 
 
 def join_slowly(rows, starts, probes, k, order):
-    """Compare each place with its cell, the cells it probes and those that probe its cell, one by one."""
+    """Compare each place with the members of the cells it probes, one by one."""
     owners = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
     stored = rows[order].astype(np.float64)
     expected = []
     for place in range(len(rows)):
-        seen = [
-            other
-            for other in range(len(rows))
-            if other != place
-            and (owners[other] == owners[place] or owners[other] in probes[place] or owners[place] in probes[other])
-        ]
+        seen = [other for other in range(len(rows)) if other != place and owners[other] in probes[place]]
         seen.sort(key=lambda other: (-stored[other] @ stored[place], order[other]))
         expected.append(seen[:k])
     return expected
 
 
+def draw_probes(rng, n, n_cells, n_probes):
+    probes = np.full((n, n_probes), -1, dtype=np.int32)
+    for place in range(n):
+        some = rng.permutation(n_cells)[: rng.integers(0, n_probes + 1)]
+        probes[place, rng.permutation(n_probes)[: len(some)]] = some
+    return probes
+
+
 @settings(deadline=None, max_examples=60)
-@given(st.integers(0, 999), st.integers(1, 6), st.integers(0, 4), st.integers(1, 12), st.sampled_from([4, 9, 4096]))
-def test_the_join_equals_a_search(seed, n_cells, n_probes, k, block_rows):
+@given(
+    st.integers(0, 999),
+    st.integers(1, 6),
+    st.integers(1, 5),
+    st.integers(1, 12),
+    st.sampled_from([4, 9, 4096]),
+    st.sampled_from([1, 40, 1 << 20]),
+)
+def test_the_join_equals_a_search(seed, n_cells, n_probes, k, block_rows, n_numbers):
+    """In one go, or in two of which the second starts from the lists of the first."""
     rng = np.random.default_rng(seed)
-    sizes = rng.integers(1, 9, n_cells)
-    starts = np.concatenate(([0], np.cumsum(sizes)))
+    starts = np.concatenate(([0], np.cumsum(rng.integers(1, 9, n_cells))))
     n = int(starts[-1])
     rows = rng.standard_normal((n, 5)).astype(np.float32)
     order = rng.permutation(n).astype(np.int32)
-    owners = np.repeat(np.arange(n_cells), sizes)
-    probes = np.full((n, n_probes), -1, dtype=np.int32)
-    for place in range(n):
-        others = rng.permutation(np.delete(np.arange(n_cells), owners[place]))[:n_probes]
-        probes[place, : len(others)] = others
-    before, celljoin._BLOCK_ROWS = celljoin._BLOCK_ROWS, block_rows
-    try:
-        lists, similarities = join(rows, starts, probes, k, order)
-    finally:
-        celljoin._BLOCK_ROWS = before
+    probes = draw_probes(rng, n, n_cells, n_probes)
+    half = rng.random(probes.shape) < 0.5
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(celljoin, "_BLOCK_ROWS", block_rows)
+        patch.setattr(celljoin, "_LINE_NUMBERS", n_numbers)
+        first = join(rows, starts, np.where(half, probes, -1), k, order)
+        # What is offered twice is listed once.
+        joined = [join(rows, starts, probes, k, order), join(rows, starts, probes, k, order, first)]
     stored = rows[order]
-    for place, expected in enumerate(join_slowly(rows, starts, probes, k, order)):
-        assert lists[place, : len(expected)].tolist() == expected
-        assert (lists[place, len(expected) :] == -1).all() and (similarities[place, len(expected) :] == 0).all()
-        np.testing.assert_allclose(
-            similarities[place, : len(expected)], stored[expected] @ stored[place], atol=1e-5, rtol=1e-5
-        )
-
-
-def test_blocks_hold_whole_cells(monkeypatch):
-    monkeypatch.setattr(celljoin, "_BLOCK_ROWS", 10)
-    edges = celljoin._cut_blocks(np.array([0, 3, 30, 31, 39, 41]))
-    assert edges[0] == 0 and edges[-1] == 41 and set(edges.tolist()) <= {0, 3, 30, 31, 39, 41}
+    for lists in joined:
+        for place, expected in enumerate(join_slowly(rows, starts, probes, k, order)):
+            size = len(expected)
+            assert lists.places[place, :size].tolist() == expected
+            assert (lists.places[place, size:] == -1).all() and (lists.similarities[place, size:] == 0).all()
+            products = stored[expected] @ stored[place]
+            np.testing.assert_allclose(lists.similarities[place, :size], products, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("n", [2, 300, 700])
 def test_a_large_cell_is_joined_with_itself(n):
     rows = np.random.default_rng(0).standard_normal((n, 3)).astype(np.float32)
-    lists, _ = join(rows, [0, n], np.empty((n, 0), np.int32), 4)
+    lists = join(rows, [0, n], np.zeros((n, 1), np.int32), 4, np.arange(n, dtype=np.int32))
     scores = rows @ rows.T
     np.fill_diagonal(scores, -np.inf)
-    assert (lists[:, : min(4, n - 1)] == np.argsort(-scores, axis=1, kind="stable")[:, : min(4, n - 1)]).mean() > 0.99
+    best = np.argsort(-scores, axis=1, kind="stable")[:, : min(4, n - 1)]
+    assert (lists.places[:, : min(4, n - 1)] == best).mean() > 0.99
+
+
+def test_lists_that_are_better_stay_as_they_are():
+    rows = np.eye(4, dtype=np.float32)
+    before = Lists(np.array([[1, 2]] * 4, dtype=np.int32), np.full((4, 2), 9, dtype=np.float32))
+    lists = join(rows, [0, 2, 4], np.array([[0, 1]] * 4, dtype=np.int32), 2, np.arange(4, dtype=np.int32), before)
+    assert (lists.places == before.places).all() and (lists.similarities == 9).all()

@@ -2,64 +2,56 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starfc import expansion
 from starfc.expansion import expand_lists
+from starfc.neighborlists import Lists
 from starfc.steps import Steps
 
 
-def expand(rows, order, lists):
+def expand(rows, order, lists, followed, n_followed):
     steps = Steps()
-    return expand_lists(rows, order, lists, steps.open("round"), steps)
+    return expand_lists(rows, order, lists, followed, n_followed, steps.open("round"), steps)
 
 
-def expand_slowly(rows, order, lists, similarities, fresh, n_followed):
-    """Follow every path of two edges of which one is fresh, one by one."""
+def expand_slowly(rows, order, lists, n_followed):
+    """Follow every path of two edges, one by one."""
     found = []
     for place in range(len(rows)):
-        known = [other for other in lists[place] if other >= 0]
-        reached = set()
-        for at, other in enumerate(known[:n_followed]):
-            for rank, target in enumerate(lists[other]):
-                if target >= 0 and (fresh[place, at] or fresh[other, rank]):
-                    reached.add(int(target))
+        known = [int(other) for other in lists.places[place] if other >= 0]
+        reached = {int(target) for other in known[:n_followed] for target in lists.places[other] if target >= 0}
         reached -= {place, *known}
-        scored = [(-similarities[place, at], order[other], other, False) for at, other in enumerate(known)]
-        scored += [(-float(rows[place] @ rows[other]), order[other], other, True) for other in reached]
-        found.append(sorted(scored)[: lists.shape[1]])
+        scored = [(-lists.similarities[place, at], order[other], other) for at, other in enumerate(known)]
+        scored += [(-float(rows[place] @ rows[other]), order[other], other) for other in reached]
+        found.append(sorted(scored)[: lists.places.shape[1]])
     return found
 
 
 @settings(deadline=None, max_examples=80)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 30), st.integers(1, 6), st.integers(1, 6))
-def test_expansion_equals_a_search(seed, n, k, n_followed):
+def test_rounds_equal_a_search(seed, n, k, n_followed):
+    """The second round leaves out what the first has followed, and finds the same as if it did not."""
     rng = np.random.default_rng(seed)
     rows = rng.standard_normal((n, 4)).astype(np.float32)
     order = rng.permutation(n).astype(np.int32)
-    lists = np.full((n, k), -1, dtype=np.int32)
-    similarities = np.zeros((n, k), dtype=np.float32)
+    lists = Lists(np.full((n, k), -1, dtype=np.int32), np.zeros((n, k), dtype=np.float32))
     for place in range(n):
         others = rng.permutation(np.delete(np.arange(n), place))[: rng.integers(0, k + 1)]
         others = others[np.argsort(-(rows[others] @ rows[place]), kind="stable")]
-        lists[place, : len(others)] = others
-        similarities[place, : len(others)] = rows[others] @ rows[place]
-    fresh = rng.random((n, k)) < 0.6
-    before, expansion._FOLLOWED = expansion._FOLLOWED, n_followed
-    try:
-        places, found, new = expand(rows, order, (lists, similarities, fresh))
-    finally:
-        expansion._FOLLOWED = before
-    for place, expected in enumerate(expand_slowly(rows, order, lists, similarities, fresh, n_followed)):
-        size = len(expected)
-        assert places[place, :size].tolist() == [entry[2] for entry in expected]
-        assert new[place, :size].tolist() == [entry[3] for entry in expected]
-        np.testing.assert_allclose(found[place, :size], [-entry[0] for entry in expected], atol=1e-5)
-        assert (places[place, size:] == -1).all()
+        lists.places[place, : len(others)] = others
+        lists.similarities[place, : len(others)] = rows[others] @ rows[place]
+    followed = None, 0
+    for n_now in (min(k, n_followed), k):
+        better = expand(rows, order, lists, followed, n_now)
+        for place, expected in enumerate(expand_slowly(rows, order, lists, n_now)):
+            size = len(expected)
+            assert better.places[place, :size].tolist() == [entry[2] for entry in expected]
+            np.testing.assert_allclose(better.similarities[place, :size], [-entry[0] for entry in expected], atol=1e-5)
+            assert (better.places[place, size:] == -1).all()
+        lists, followed = better, (lists, n_now)
 
 
 def test_copies_are_ordered_by_row():
     rows = np.ones((6, 2), dtype=np.float32)
     order = np.array([5, 3, 4, 0, 2, 1], dtype=np.int32)
-    lists = np.array([[1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [0, 1]], dtype=np.int32)
-    similarities, fresh = np.full((6, 2), 2, np.float32), np.ones((6, 2), bool)
-    places, _, _ = expand(rows, order, (lists, similarities, fresh))
-    assert order[places[0]].tolist() == [0, 2]  # rows 3 and 4 were on the list, 0 and 2 on the lists of those
+    places = np.array([[1, 2], [2, 3], [3, 4], [4, 5], [5, 0], [0, 1]], dtype=np.int32)
+    better = expand(rows, order, Lists(places, np.full((6, 2), 2, np.float32)), (None, 0), 2)
+    assert order[better.places[0]].tolist() == [0, 2]  # rows 3 and 4 were on the list, 0 and 2 on the lists of those

@@ -14,11 +14,12 @@ import starfc
 # Each module may import only those before it. A new file must find its place here; a folder counts as one.
 ORDER = [
     "errors", "progress", "atomic", "threads", "features", "labels", "convert", "metrics", "embedder", "synth",
-    "selection", "workers", "tiles", "scratch", "steps", "halves", "exact", "rowstore", "centres", "cells", "probes",
-    "celljoin", "expansion", "cellknn", "knn", "background", "profiles", "relations", "roworder", "affinity",
-    "convolution", "model", "memoryplan", "score", "relational", "relational_training", "prune", "flowgraph",
-    "mapequation", "partition", "workdir", "quality", "constraints",
-    "settings", "stages", "pipeline", "sweep", "sampling", "network", "subgraphs", "heldout", "checkpoints", "training",
+    "selection", "workers", "tiles", "scratch", "steps", "halves", "exact", "rowstore", "lines", "centres", "cells",
+    "neighborlists", "probes", "celljoin", "expansion", "cellknn", "knn", "background", "profiles", "relations",
+    "roworder", "affinity", "convolution", "model", "memoryplan", "score", "relational", "relational_model", "relational_training", "prune",
+    "flowgraph", "mapequation", "partition", "workdir", "quality", "constraints",
+    "settings", "stages", "pipeline", "calibration", "sweep", "people", "sampling", "presets", "network", "subgraphs",
+    "heldout", "checkpoints", "relational_fit", "training",
     "estimator", "plots", "evidence", "avatars", "images", "drawing", "questions", "corrections", "export", "report",
     "review", "baselines", "comparison", "demo", "terminal", "commands", "cli",
 ]  # fmt: skip

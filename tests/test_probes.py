@@ -3,7 +3,17 @@ import pytest
 
 from starfc.cells import make_cells
 from starfc.features import Features
-from starfc.probes import _is_reached, _rank_pairs, choose_n_probes, draw_sample, rank_probes
+from starfc.neighborlists import Lists
+from starfc.probes import (
+    Probes,
+    Sample,
+    _find_margins,
+    _is_reached,
+    choose_margin,
+    choose_margin_for,
+    draw_sample,
+    rank_probes,
+)
 from starfc.rowstore import read_range
 from starfc.steps import Steps
 from starfc.synth import make_faces
@@ -26,7 +36,7 @@ def rank(store, cells, n_probes, n_seen=ALL):
 
 def test_probes_are_the_nearest_other_cells(celled):
     store, cells = celled
-    probes = rank(store, cells, 6)
+    probes = rank(store, cells, 6).cells
     centres = np.empty_like(cells.coarse.centres)
     centres[cells.coarse.source] = cells.coarse.centres
     scores = read_range(store, 0, 4000) @ centres.T
@@ -36,15 +46,41 @@ def test_probes_are_the_nearest_other_cells(celled):
 
 def test_nobody_probes_its_own_cell(celled):
     store, cells = celled
-    assert not (rank(store, cells, 20, 5) == cells.owners[:, None]).any()
+    assert not (rank(store, cells, 20, 5).cells == cells.owners[:, None]).any()
+
+
+def count_probes(probes, floors, margin):
+    return (probes.scores - floors[:, None] >= margin).sum(axis=1).mean()
 
 
 def test_more_recall_takes_more_probes(celled):
     store, cells = celled
-    ranked, sample = rank(store, cells, cells.n_cells - 1), draw_sample(store, 30, 0)
-    counts = [choose_n_probes(ranked, cells.owners, sample, recall) for recall in (0.7, 0.9, 0.99)]
-    assert 1 <= counts[0] < counts[1] < counts[2] < cells.n_cells
-    assert choose_n_probes(ranked[:, :2], cells.owners, sample, 0.99) == 0
+    probes, sample = rank(store, cells, cells.n_cells - 1), draw_sample(store, 30, 0)
+    lists = Lists(np.full((4000, 30), -1, np.int32), np.zeros((4000, 30), np.float32))
+    floors = np.full(4000, 0.5, np.float32)
+    margins = [choose_margin(probes, cells.owners, lists, floors, sample, recall) for recall in (0.1, 0.2, 0.3)]
+    counts = [count_probes(probes, floors, margin) for margin in margins]
+    assert 0 < counts[0] < counts[1] < counts[2] < cells.n_cells
+    few = Probes(probes.cells[:, :1], probes.scores[:, :1])
+    assert choose_margin(few, cells.owners, lists, floors, sample, 0.99) is None
+    margin = choose_margin_for(7, probes, floors, sample)
+    assert count_probes(probes, floors, margin) == pytest.approx(7, abs=1)
+
+
+def test_a_neighbour_is_found_by_the_better_side():
+    owners = np.array([0, 1, 2, 3, 0], dtype=np.int32)
+    probes = Probes(
+        np.array([[1, 3], [0, 2], [0, 1], [1, 2], [3, 1]], dtype=np.int32),
+        np.array([[0.5, 0.25], [0.75, 0.5], [0.5, 0.25], [0.75, 0.5], [0.5, 0.25]], dtype=np.float32),
+    )
+    floors = np.array([0.25, 0.0, 0.25, 0.5, 0.0], dtype=np.float32)
+    lists = Lists(np.full((5, 4), -1, np.int32), np.zeros((5, 4), np.float32))
+    lists.places[0, 0] = 4
+    sample = Sample(
+        np.array([0]), np.array([[4, 1, 2, 3]]), np.float32([[0.9, 0.8, 0.2, 0.1]]), np.zeros((1, 4), dtype=bool)
+    )
+    # 4 is listed. 1: .5 - .25 forward, .75 - 0 backward. 2 probes the cell of 0 but has better ones. 3: forward alone.
+    assert _find_margins(probes, owners, lists, floors, sample).tolist() == [[np.inf, 0.75, -np.inf, 0.0]]
 
 
 def test_truth_is_exact_and_without_the_query(celled):
@@ -55,14 +91,20 @@ def test_truth_is_exact_and_without_the_query(celled):
     cosines[np.arange(len(sample.queries)), sample.queries] = -np.inf
     best = -np.sort(-cosines, axis=1)[:, :8]
     np.testing.assert_allclose(np.take_along_axis(cosines, sample.neighbors, axis=1), best, atol=2e-6)
-    np.testing.assert_allclose(sample.worst[:, 0], best[:, -1], atol=2e-6)
+    np.testing.assert_allclose(sample.similarities, best, atol=2e-6)
     assert sample.exchangeable.mean() < 0.1
-    assert sample.reaches(sample.neighbors, best.astype(np.float32), 0.99) == (True, 1.0)
-    worse = best.astype(np.float32)
+
+    def spread(places, similarities):
+        lists = Lists(np.full((4000, 8), -1, np.int32), np.zeros((4000, 8), np.float32))
+        lists.places[sample.queries], lists.similarities[sample.queries] = places, similarities
+        return lists
+
+    assert sample.measure(spread(sample.neighbors, best), 0.99) == (True, 1.0)
+    worse = best.copy()
     worse[:, 4:] -= 0.9
-    assert sample.reaches(sample.neighbors, worse, 0.6) == (False, 0.5)
+    assert sample.measure(spread(sample.neighbors, worse), 0.6) == (False, 0.5)
     padded = np.where(np.arange(8) < 2, sample.neighbors, -1)
-    assert sample.reaches(padded, best.astype(np.float32), 0.6) == (False, 0.25)
+    assert sample.measure(spread(padded, best), 0.6) == (False, 0.25)
 
 
 def test_copies_can_be_exchanged():
@@ -70,15 +112,6 @@ def test_copies_can_be_exchanged():
     sample = draw_sample(store, 2, 0)
     assert (sample.exchangeable[:50]).all()
     assert not (sample.exchangeable[50:]).any()
-
-
-def test_a_pair_is_found_by_the_better_side():
-    owners = np.array([0, 1, 2, 0], dtype=np.int32)
-    ranked = np.array([[2, 3], [3, 0], [1, 3], [1, 2]], dtype=np.int32)
-    # Place 0 probes the cell of 2 first; 1 probes the cell of 0 second; 3 is in the cell of 0. 1 and 2: only 2 probes.
-    assert _rank_pairs(ranked, owners, np.array([0]), np.array([[2, 1, 3]])).tolist() == [[1, 2, 0]]
-    assert _rank_pairs(ranked, owners, np.array([1]), np.array([[2, 0]])).tolist() == [[1, 2]]
-    assert _rank_pairs(ranked[:, :1], owners, np.array([1]), np.array([[0]])).tolist() == [[2]]
 
 
 def test_a_sample_must_have_the_recall_with_a_margin():

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 
 from starfc.selection import (
     LANES,
+    collect_keys,
+    find_floor,
     finish_selection,
     keep_best,
     mark_others,
@@ -12,9 +14,7 @@ from starfc.selection import (
     push_line,
     push_rows,
     push_tile,
-    raise_floors,
-    select_best,
-    sort_best,
+    sort_keys,
     start_selection,
     unpack_row,
     unpack_similarity,
@@ -93,9 +93,15 @@ def test_rows_equal_sorting(n, k, seed):
 @given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 99))
 def test_the_best_of_a_line_equal_sorting(n, most, seed):
     line = draw_scores(n, seed)
-    places = np.empty(n, dtype=np.int32)
-    n_kept = select_best(line, most, places, np.empty(n, dtype=np.float32))
-    assert places[:n_kept].tolist() == np.argsort(-line, kind="stable")[:most].tolist()
+    floor = find_floor(line, most)
+    assert (line >= floor).sum() >= min(n, most)
+    keys = np.empty(n + 1, dtype=np.uint64)
+    keys[0] = pack_key(np.float32(9), 999)
+    n_kept = collect_keys(line, floor, 70, keys, 1)
+    assert sorted(unpack_row(key) for key in keys[1:n_kept]) == (70 + np.flatnonzero(line >= floor)).tolist()
+    n_kept = sort_keys(keys, n_kept, most + 1)
+    assert [unpack_row(key) - 70 for key in keys[1:n_kept]] == np.argsort(-line, kind="stable")[:most].tolist()
+    assert unpack_row(keys[0]) == 999
 
 
 @settings(deadline=None, max_examples=40)
@@ -116,19 +122,6 @@ def test_a_diagonal_tile_counts_its_upper_triangle(n):
     selection = start_selection(n, 4)
     push_tile(selection, scores, (0, n), (0, n))
     check(selection, [[(scores[min(i, j), max(i, j)], j) for j in range(n) if j != i] for i in range(n)])
-
-
-def test_raised_floors_change_nothing_that_is_found():
-    scores = draw_scores((4, 300), 0, n_distinct=90)
-    selection = start_selection(4, 5)
-    for start in range(0, 300, 20):
-        push_rows(selection, scores[:, start : start + 20], 0, start)
-        raise_floors(selection)
-        assert (selection.counts == 5).all()
-        assert (selection.floors[:4] == -np.sort(-scores[:, : start + 20], axis=1)[:, 4]).all()
-    expected = sort_candidates(zip(scores[2], range(300), strict=True), 5)
-    assert [unpack_row(key) for key in sort_best(selection, 2)] == expected[0]
-    check(selection, [list(zip(line, range(300), strict=True)) for line in scores])
 
 
 def test_rows_can_be_written_elsewhere():

@@ -1,212 +1,135 @@
-"""Cell join: every row is compared with its own cell, the cells it probes, and the rows that probe its cell.
+"""Cell join: every row is compared with the members of the cells it probes.
 
-In: rows stored in cell order and their probes. Out: for every place the k best (place, similarity) pairs among them.
+In: rows stored in cell order, the cells that each probes, and the lists it has so far. Out: lists with the best of
+both.
 
-The work is divided into blocks of consecutive cells. A block holds the selections of its own rows only: products of its
-rows with a probed cell are offered to both sides where that cell lies in the block too, and products with the rows that
-probe it from outside are offered to its members. A pair whose rows lie in two blocks is so multiplied twice, which buys
-that blocks are independent: no locks, no memory beyond a block, and each is finished or not at all. Blocks and the
-shapes of their products depend on the cells alone, hence the same bits whatever the threads.
+The work is divided into blocks of consecutive places. All products of a row are laid out one behind the other
+(lines.py), and its best are then taken from that line in one go, which is faster than to offer them one by one. Blocks
+depend on nothing but n, hence the same bits whatever the threads and the memory; each is finished or not at all.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 from .cells import Cells
-from .centres import invert_lists
-from .rowstore import CHUNK_ROWS, copy_range, copy_rows, multiply_row
+from .lines import collect_members, find_line, lay_out, multiply_runs
+from .neighborlists import Lists, find_place, open_lists
+from .rowstore import read_range
 from .scratch import Scratch
-from .selection import LANES, offer, push_line, raise_floors, sort_best, start_selection, unpack_row, unpack_similarity
-from .steps import Steps
+from .selection import find_floor, pack_key, sort_keys, unpack_row, unpack_similarity
+from .steps import Steps, cut_evenly
+from .workers import get_buffer
 
-_BLOCK_ROWS = 4096  # rows of a block, up to a cell
-_EARLY_PROBES = 3  # that are followed first
-_WORTH_BLAS = 16  # rows from which a product is left to BLAS
+_BLOCK_ROWS = 16384
+_LINE_NUMBERS = 1 << 25  # products held at once, up to a column of probes
 
-
-class _Plan(NamedTuple):
-    """What is compared with what; a named tuple, because kernels take it whole.
-
-    Attributes
-    ----------
-    order, places : int32 (n,)
-        Which row stands at each place, and where each row stands.
-    starts : int64 (m + 1,)
-        First place of each cell.
-    owners : int32 (n,)
-        Cell of each place.
-    probes : int32 (n, p)
-        Cells that each place probes, -1: none.
-    prober_starts : int64 (m + 1,)
-        Where in `probers` each cell begins.
-    probers : int32
-        Places that probe each cell, ascending.
-    """
-
-    order: NDArray[np.int32]
-    places: NDArray[np.int32]
-    starts: NDArray[np.int64]
-    owners: NDArray[np.int32]
-    probes: NDArray[np.int32]
-    prober_starts: NDArray[np.int64]
-    probers: NDArray[np.int32]
+ChooseProbes = Callable[[int, int], NDArray[np.int32]]
 
 
 def join_cells(
-    store: NDArray[Any], cells: Cells, probes: NDArray[np.int32], k: int, scratch: Scratch, steps: Steps
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Return the places and the similarities, (n, k) each, of the best that every place was compared with.
+    store: NDArray[Any],
+    cells: Cells,
+    choose: ChooseProbes,
+    before: Lists | None,
+    k: int,
+    scratch: Scratch,
+    steps: Steps,
+) -> Lists:
+    """Return the k best of those that each place had before and of the members of the cells it probes.
 
-    -1 and 0 where there are fewer than k.
+    Parameters
+    ----------
+    store : (n, d)
+        Rows in cell order.
+    cells : Cells
+        Of those rows.
+    choose : callable
+        ``choose(start, stop)`` gives the cells that these places probe, none twice, int32 (stop - start, p), -1: none.
+    before : Lists, optional
+        (n, k).
+    k : int
+        Length of the lists.
+    scratch : Scratch
+        Where the result is kept.
+    steps : Steps
+        Who does the work.
     """
     n = len(store)
-    lists = scratch.array("lists", (n, k), np.int32)
-    similarities = scratch.array("similarities", (n, k), np.float32)
-    prober_starts, probers = invert_lists(probes, cells.n_cells)
-    plan = _Plan(cells.order, cells.places, cells.starts, cells.owners, probes, prober_starts, probers)
+    lists = open_lists(scratch, n, k)
+    places = cells.places
+
+    sizes = np.diff(cells.starts, append=cells.starts[-1])  # 0 for the cell -1, which is none
 
     def join(start: int, stop: int) -> None:
-        # The best cells of all rows come first: they raise the floors, and the others then have little to offer.
-        is_late = np.arange(probes.shape[1]) >= _EARLY_PROBES
-        here = probes[start:stop]
-        targets = np.where(here < 0, -1, here + is_late * np.int32(cells.n_cells)).ravel()
-        by_target = np.argsort(targets, kind="stable").astype(np.int32)
-        _join_block(
-            store, plan, start, stop, targets, by_target, start_selection(stop - start, k),
-            lists[start:stop], similarities[start:stop],
-        )  # fmt: skip
+        here = Lists(lists.places[start:stop], lists.similarities[start:stop])
+        here.places[:] = -1 if before is None else before.places[start:stop]
+        here.similarities[:] = 0 if before is None else before.similarities[start:stop]
+        rows, probes = read_range(store, start, stop), choose(start, stop)
+        totals = sizes[probes].sum(axis=0)
+        for columns in _cut_columns(totals):
+            lines = get_buffer(int(totals[columns].sum()))
+            some = np.ascontiguousarray(probes[:, columns])  # else the kernel is compiled for both layouts
+            _join_block(store, cells.order, places, cells.starts, rows, some, start, lines, here)
 
-    steps.run_tiles(scratch, _cut_blocks(cells.starts), join, "knn: join")
-    return lists, similarities
+    steps.run_tiles(scratch, cut_evenly(n, _BLOCK_ROWS), join, "knn: join")
+    return lists
 
 
-def _cut_blocks(starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the edges of blocks of whole cells.
+def _cut_columns(totals: NDArray[np.int64]) -> list[slice]:
+    """Divide columns of probes into runs that do not make more products than there is room for, if they are several.
 
-    >>> _cut_blocks(np.array([0, 4000, 4090, 4100, 9000])).tolist()
-    [0, 4100, 9000]
+    >>> _cut_columns(np.array([_LINE_NUMBERS // 2, _LINE_NUMBERS // 2, 7, 2 * _LINE_NUMBERS, 1]))
+    [slice(0, 2, None), slice(2, 3, None), slice(3, 4, None), slice(4, 5, None)]
     """
-    at = np.searchsorted(starts, np.arange(_BLOCK_ROWS, starts[-1], _BLOCK_ROWS))
-    return np.unique(np.concatenate(([0], starts[at], [starts[-1]])))
+    edges, held = [0], 0
+    for column, total in enumerate(totals):
+        if held and held + total > _LINE_NUMBERS:
+            edges.append(column)
+            held = 0
+        held += int(total)
+    return [slice(first, last) for first, last in pairwise([*edges, len(totals)])]
 
 
 @njit(cache=True, nogil=True)
-def _join_block(store, plan, start, stop, targets, by_target, selection, lists, similarities):  # type: ignore[no-untyped-def]
-    """Join the places start..stop, whole cells, and write their lists."""
-    rows = np.empty((stop - start, store.shape[1]), dtype=np.float32)
-    copy_range(store, start, rows)
-    first, last = plan.owners[start], plan.owners[stop - 1] + 1
-    for cell in range(first, last):
-        begin, end = plan.starts[cell], plan.starts[cell + 1]
-        _join_own(rows[begin - start : end - start], plan.order[begin:end], begin - start, selection)
-    raise_floors(selection)
-    _join_probed(store, plan, start, stop, rows, targets, by_target, selection)
-    raise_floors(selection)
-    for cell in range(first, last):
-        _join_probers(store, plan, start, stop, cell, rows, selection)
-    for i in range(stop - start):
-        best = sort_best(selection, i)
-        for j in range(len(best)):
-            lists[i, j] = plan.places[unpack_row(best[j])]
-            similarities[i, j] = unpack_similarity(best[j])
-        lists[i, len(best) :] = -1
-        similarities[i, len(best) :] = 0
-
-
-@njit(cache=True, nogil=True)
-def _join_own(members, ids, at, selection):  # type: ignore[no-untyped-def]
-    """Join the members of a cell, whose selections begin at `at`, with each other; a large cell in chunks."""
-    for begin in range(0, len(members), CHUNK_ROWS):
-        scores = np.dot(members[begin : begin + CHUNK_ROWS], members.T)
-        for i in range(len(scores)):
-            push_line(selection, scores[i], ids, at + begin + i, begin + i)
-
-
-@njit(cache=True, nogil=True)
-def _join_probed(store, plan, start, stop, rows, targets, by_target, selection):  # type: ignore[no-untyped-def]
-    """Join the rows of a block with the cells they probe, cell by cell."""
-    n_probes, n_cells = plan.probes.shape[1], len(plan.starts) - 1
-    late = False
-    gathered = np.empty((CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
-    begin = np.searchsorted(targets[by_target], 0)  # behind those that name no cell
-    while begin < len(targets):
-        target = targets[by_target[begin]]
-        cell = target % n_cells
-        if target >= n_cells and not late:
-            raise_floors(selection)
-            late = True
-        end = begin
-        while end < len(targets) and end - begin < CHUNK_ROWS and targets[by_target[end]] == target:
-            gathered[end - begin] = rows[by_target[end] // n_probes]
-            end += 1
-        low, high = plan.starts[cell], plan.starts[cell + 1]
-        inside = start <= low < stop
-        scores = _multiply(gathered[: end - begin], store[low:high])
-        for i in range(end - begin):
-            row = by_target[begin + i] // n_probes
-            push_line(selection, scores[i], plan.order[low:high], row, -1)
-            if inside:
-                _push_members(selection, scores[i], start + row, low, low - start, plan)
-        begin = end
-
-
-@njit(cache=True, nogil=True)
-def _multiply(rows, stored):  # type: ignore[no-untyped-def]
-    """Return the products of rows with stored ones; a BLAS takes longer to begin than a few rows take."""
-    if len(rows) >= _WORTH_BLAS:
-        members = np.empty(stored.shape, dtype=np.float32)
-        copy_range(stored, 0, members)
-        return np.dot(rows, members.T)
-    scores = np.empty((len(rows), len(stored)), dtype=np.float32)
-    for j in range(len(stored)):
-        for i in range(len(rows)):
-            scores[i, j] = multiply_row(rows[i], stored[j])
-    return scores
-
-
-@njit(cache=True, nogil=True)
-def _join_probers(store, plan, start, stop, cell, rows, selection):  # type: ignore[no-untyped-def]
-    """Join the members of a cell with the rows outside of the block that probe it."""
-    low, high = plan.starts[cell], plan.starts[cell + 1]
-    probers = plan.probers[plan.prober_starts[cell] : plan.prober_starts[cell + 1]]
-    before, after = np.searchsorted(probers, start), np.searchsorted(probers, stop)
-    outside = np.concatenate((probers[:before], probers[after:]))
-    gathered = np.empty((min(CHUNK_ROWS, len(outside)), rows.shape[1]), dtype=np.float32)
-    members = rows[low - start : high - start]
-    for begin in range(0, len(outside), CHUNK_ROWS):
-        here = outside[begin : begin + CHUNK_ROWS]
-        copy_rows(store, here, gathered[: len(here)])
-        scores = np.dot(gathered[: len(here)], members.T)
-        for i in range(len(here)):
-            _push_members(selection, scores[i], here[i], low, low - start, plan)
-
-
-@njit(cache=True, nogil=True)
-def _push_members(selection, line, prober, low, at, plan):  # type: ignore[no-untyped-def]
-    """Offer a prober to the members of a cell, but not to those that probe the prober's cell and so see it anyway."""
-    floors = selection.floors
-    for begin in range(0, len(line), LANES):
-        end = min(begin + LANES, len(line))
-        n_hits = 0
-        for j in range(begin, end):
-            n_hits += line[j] >= floors[at + j]
-        if n_hits == 0:
-            continue
-        source = plan.owners[prober]
-        for j in range(begin, end):
-            if line[j] >= floors[at + j] and not _names(plan.probes[low + j], source):
-                offer(selection, at + j, line[j], plan.order[prober])
-
-
-@njit(cache=True, nogil=True)
-def _names(probes, cell):  # type: ignore[no-untyped-def]
-    """Tell whether a list of probes names a cell."""
-    n_equal = 0
+def _join_block(store, order, places, starts, rows, probes, first_place, lines, lists):  # type: ignore[no-untyped-def]
+    """Join the places from `first_place` on with the cells they probe."""
+    ends = lay_out(probes, starts)
+    multiply_runs(store, starts, rows, probes, ends, lines)
+    longest = 0
     for i in range(len(probes)):
-        n_equal += probes[i] == cell
-    return n_equal > 0
+        begin, end = find_line(ends, i)
+        longest = max(longest, end - begin)
+    keys = np.empty(longest + lists.places.shape[1], dtype=np.uint64)
+    for i in range(len(probes)):
+        begin, end = find_line(ends, i)
+        listed, similarities = lists.places[i], lists.similarities[i]
+        _merge_line(order, places, starts, probes[i], first_place + i, lines[begin:end], keys, listed, similarities)
+
+
+@njit(cache=True, nogil=True)
+def _merge_line(order, places, starts, probes, place, line, keys, listed, similarities):  # type: ignore[no-untyped-def]
+    """Merge the products of a place with the members of its cells into its list."""
+    k = len(listed)
+    # One more than k, for the place itself may be among them.
+    floor = similarities[-1] if listed[-1] >= 0 else find_floor(line, k + 1)
+    n_kept = 0
+    for at in range(collect_members(line, probes, starts, floor, keys)):
+        found = unpack_row(keys[at])
+        if found != place and (listed[0] < 0 or find_place(listed, found) < 0):
+            keys[n_kept] = pack_key(unpack_similarity(keys[at]), order[found])
+            n_kept += 1
+    if n_kept == 0:
+        return
+    for j in range(k):
+        if listed[j] >= 0:
+            keys[n_kept] = pack_key(similarities[j], order[listed[j]])
+            n_kept += 1
+    for j in range(sort_keys(keys, n_kept, k)):
+        listed[j], similarities[j] = places[unpack_row(keys[j])], unpack_similarity(keys[j])

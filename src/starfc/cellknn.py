@@ -3,12 +3,14 @@
 In: Features. Out: neighbours and similarities of every row, and the cell order.
 
 1. The rows are divided into cells of about 32 (cells.py), found by way of grouped centres (centres.py).
-2. Every row ranks the other cells and probes the best ones (probes.py, celljoin.py).
-3. Neighbours of neighbours are looked at, as often as it takes (expansion.py).
+2. Every row ranks the other cells (probes.py) and looks into its own and the few best (celljoin.py). What it finds is
+   offered to the other side too (neighborlists.py).
+3. It looks into further cells as far as they come near enough to what it has.
+4. Neighbours of neighbours are looked at, as often as it takes (expansion.py).
 
-How many probes and rounds it takes is measured, on queries whose true neighbours are found exactly: if a number of
-probes alone will do, that is it; else a few are followed by rounds of expansion until the recall is there. If the
-rounds stop helping before that, more groups and cells are ranked and the join starts anew; if all of that is not
+How far is far enough is measured, on queries whose true neighbours are found exactly: if step 3 alone can bring the
+wanted recall, it is taken so far; else it is kept short and followed by rounds of step 4 until the recall is there. If
+the rounds stop helping before that, more groups and cells are ranked and the join starts anew; if all of that is not
 enough, as for rows without any structure, all pairs are compared after all.
 """
 
@@ -24,9 +26,11 @@ from numpy.typing import NDArray
 from .celljoin import join_cells
 from .cells import Cells, make_cells
 from .exact import join_exactly
-from .expansion import Lists, expand_lists
+from .expansion import expand_lists
 from .features import Features
-from .probes import Sample, choose_n_probes, draw_sample, rank_probes
+from .neighborlists import Lists, offer_back
+from .probes import Probes, Sample, choose_margin, choose_margin_for, draw_sample, rank_probes
+from .scratch import Scratch
 from .steps import Steps
 
 _log = logging.getLogger(__name__)
@@ -36,12 +40,13 @@ class _Effort(NamedTuple):
     """How hard to look."""
 
     n_seen: int  # groups whose cells are ranked
-    n_ranks: int  # probes kept
-    n_probes: int  # probes followed where expansion has to do the rest
+    n_ranks: int  # cells ranked
+    n_far: int  # of them that are looked into, on average, where expansion has to do the rest
 
 
-_EFFORTS = (_Effort(32, 24, 10), _Effort(128, 96, 64), _Effort(1 << 30, 256, 256))
-_MOST_ROUNDS = 4
+_EFFORTS = (_Effort(32, 32, 8), _Effort(128, 128, 48), _Effort(1 << 30, 320, 256))
+_NEAR_PROBES = 5  # cells that every row looks into, besides its own
+_FOLLOWED = (1 / 3, 1 / 2, 2 / 3, 1)  # share of a row's neighbours whose neighbours are looked at, round by round
 _FLAT_CELLS = 4608  # up to so many cells, all are ranked: groups would hardly save time
 _LEAST_GAIN = 0.2  # share of what is missing that a round must bring for another one to follow
 
@@ -71,7 +76,7 @@ def find_neighbors(
     final = steps.open("graph")
     neighbors = final.array("neighbors", (len(store), k), np.int32)
     similarities = final.array("similarities", (len(store), k), np.float32)
-    _map_back(lists[0], lists[1], cells.order, neighbors, similarities)
+    _map_back(lists, cells.order, neighbors, similarities)
     return neighbors, similarities, cells.order
 
 
@@ -81,42 +86,95 @@ def _look(
     """Rank, join and expand with one effort; return the lists and whether they are good enough."""
     effort = _EFFORTS[level]
     is_flat = cells.n_cells <= _FLAT_CELLS
+    n_ranks = min(max(effort.n_ranks, k) if is_flat else effort.n_ranks, cells.n_cells - 1)
     n_seen = cells.n_cells if is_flat else effort.n_seen
-    n_ranks = min(max(effort.n_ranks, 4 * k // 5) if is_flat else effort.n_ranks, cells.n_cells - 1)
-    ranked = rank_probes(store, cells, n_ranks, n_seen, steps.open("probes", level=level), steps)
-    enough = choose_n_probes(ranked, cells.owners, sample, recall)
-    n_probes = enough or min(n_ranks, effort.n_probes)
-    join = steps.open("join", level=level, n_probes=n_probes)
-    lists: Lists = (*join_cells(store, cells, ranked[:, :n_probes], k, join, steps), np.ones((len(store), k), bool))
-    reached, found = _measure(sample, lists, recall)
-    _log.debug("%d probes found %.4f", n_probes, found)
-    for number in range(_MOST_ROUNDS):
-        # What the probes were predicted to find they have found, give or take a row of the sample.
-        if reached or (enough and number == 0 and found >= recall):
-            return lists, True
-        scratch = steps.open(f"round{number}", level=level, n_probes=n_probes)
-        lists = expand_lists(store, cells.order, lists, scratch, steps)
-        before = found
-        reached, found = _measure(sample, lists, recall)
-        _log.debug("round %d found %.4f", number, found)
-        if number:
-            steps.close(f"round{number - 1}")
-        if found - before < _LEAST_GAIN * (recall - before):
-            break
-    return lists, found >= recall
+    probes = rank_probes(store, cells, n_ranks, n_seen, steps.open(f"probes{level}"), steps)
+    search = _Search(store, cells, probes, k, sample, recall, level, steps)
+    search.look_near()
+    if not search.reached:
+        search.look_far()
+    while not search.reached and search.expand():
+        pass
+    # The last word has what was found: the margin for chance is asked of what can still be improved.
+    return search.lists, search.reached or search.found >= recall
 
 
-def _measure(sample: Sample, lists: Lists, recall: float) -> tuple[bool, float]:
-    """Say whether the lists have the wanted recall, and what they have."""
-    return sample.reaches(lists[0][sample.queries], lists[1][sample.queries], recall)
+class _Search:
+    """The lists of one effort on their way to the wanted recall."""
+
+    def __init__(
+        self,
+        store: NDArray[Any],
+        cells: Cells,
+        probes: Probes,
+        k: int,
+        sample: Sample,
+        recall: float,
+        level: int,
+        steps: Steps,
+    ) -> None:
+        self.store, self.cells, self.probes, self.k = store, cells, probes, k
+        self.sample, self.recall, self.level, self.steps = sample, recall, level, steps
+        self.owners = cells.owners
+        self.lists: Lists
+        self.reached, self.found = False, 0.0
+        self._followed: tuple[Lists | None, int] = (None, 0)
+        self._n_rounds = 0
+
+    def look_near(self) -> None:
+        """Look into the own cell and the nearest ones."""
+
+        def choose(start: int, stop: int) -> NDArray[np.int32]:
+            return np.hstack((self.owners[start:stop, None], self.probes.cells[start:stop, :_NEAR_PROBES]))
+
+        self._take(join_cells(self.store, self.cells, choose, None, self.k, self._open("near"), self.steps), "near")
+
+    def look_far(self) -> None:
+        """Look into as many more cells as the recall takes, or, where no number of them will do, as the effort says."""
+        floors = self.lists.find_floors()
+        enough = choose_margin(self.probes, self.owners, self.lists, floors, self.sample, self.recall)
+        n_far = _EFFORTS[self.level].n_far
+        margin = choose_margin_for(n_far, self.probes, floors, self.sample) if enough is None else enough
+
+        def choose(start: int, stop: int) -> NDArray[np.int32]:
+            margins = self.probes.scores[start:stop, _NEAR_PROBES:] - floors[start:stop, None]
+            return np.where(margins >= margin, self.probes.cells[start:stop, _NEAR_PROBES:], -1)
+
+        scratch = self._open("far", margin=margin)
+        self._take(join_cells(self.store, self.cells, choose, self.lists, self.k, scratch, self.steps), "far")
+        # What the margin was chosen to find it has found, give or take a row of the sample.
+        self.reached |= enough is not None and self.found >= self.recall
+
+    def expand(self) -> bool:
+        """Look at neighbours of neighbours; tell whether that has helped and another round may."""
+        if self._n_rounds == len(_FOLLOWED):
+            return False
+        name, before = f"round{self._n_rounds}", self.found
+        n_followed = int(np.ceil(_FOLLOWED[self._n_rounds] * self.k))
+        better = expand_lists(
+            self.store, self.cells.order, self.lists, self._followed, n_followed, self._open(name), self.steps
+        )
+        self._followed = self.lists, n_followed
+        self._n_rounds += 1
+        self._take(better, name)
+        return self.found - before >= _LEAST_GAIN * (self.recall - before)
+
+    def _open(self, name: str, **facts: Any) -> Scratch:  # noqa: ANN401
+        return self.steps.open(f"{name}{self.level}", **facts)
+
+    def _take(self, lists: Lists, name: str) -> None:
+        """Offer what has been found to the other side too, and measure what there is."""
+        self.lists = offer_back(lists, self.cells.order, self._open(f"{name}-both"), self.steps)
+        self.reached, self.found = self.sample.measure(self.lists, self.recall)
+        _log.debug("%s found %.4f", name, self.found)
 
 
 @njit(cache=True, parallel=True)
-def _map_back(lists, similarities, order, out_neighbors, out_similarities):  # type: ignore[no-untyped-def]
+def _map_back(lists, order, neighbors, similarities):  # type: ignore[no-untyped-def]
     """Turn places into rows."""
     for place in prange(len(order)):
         row = order[place]
-        out_similarities[row] = similarities[place]
-        for j in range(lists.shape[1]):
-            found = lists[place, j]
-            out_neighbors[row, j] = order[found] if found >= 0 else -1
+        for j in range(lists.places.shape[1]):
+            found = lists.places[place, j]
+            neighbors[row, j] = order[found] if found >= 0 else -1
+            similarities[row, j] = lists.similarities[place, j]

@@ -32,7 +32,7 @@ from .centres import (
     train_centres,
 )
 from .features import Features
-from .rowstore import put_rows, store_type
+from .rowstore import put_rows, read_range, store_type, take_rows
 from .steps import Steps, cut_evenly
 from .workers import start_workers
 
@@ -122,33 +122,40 @@ def _train_coarse(features: Features, n_cells: int, seed: int, steps: Steps) -> 
     step = steps.open("centres")
     centres = step.array("centres", (n_cells, features.dim), np.float32)
 
+    rng = np.random.default_rng(seed)
+    chosen = np.sort(rng.choice(n, min(n, _ROWS_PER_CENTRE * n_cells), replace=False))
+    rows = step.array("sample", (len(chosen), features.dim), store_type())
+
+    def take(start: int, stop: int) -> None:
+        put_rows(rows, np.arange(start, stop), features.take(chosen[start:stop]))
+
     def train() -> None:
-        rng = np.random.default_rng(seed)
-        rows = features.take(np.sort(rng.choice(n, min(n, _ROWS_PER_CENTRE * n_cells), replace=False)))
-        found = rows[np.sort(rng.choice(len(rows), n_cells, replace=False))]
+        found = take_rows(rows, np.sort(rng.choice(len(rows), n_cells, replace=False)))
         with start_workers() as pool:
             for _ in range(_N_ROUNDS):
                 coarse = group_centres(found, seed, pool)
                 found = average_rows(rows, _assign_sample(rows, coarse, pool), coarse.centres)
         centres[:] = found
 
-    # In this thread: the threads of a pool do not know how many threads they may start.
-    step.start_journal(1)
     steps.progress("knn: centres", 0, 1)
+    step.start_journal(1)
     if not step.is_done(0):
-        train()
+        for start in range(0, len(chosen), _CHUNK_ROWS):
+            take(start, min(start + _CHUNK_ROWS, len(chosen)))
+        train()  # in this thread: those of a pool do not know how many threads they may start
         step.mark(0)
     steps.progress("knn: centres", 1, 1)
     with start_workers() as pool:
         return group_centres(np.array(centres), seed, pool)
 
 
-def _assign_sample(rows: NDArray[np.float32], coarse: Coarse, pool: Executor) -> NDArray[np.int32]:
+def _assign_sample(rows: NDArray[Any], coarse: Coarse, pool: Executor) -> NDArray[np.int32]:
     """Return the cell of each row of a sample."""
     labels = np.empty(len(rows), dtype=np.int32)
 
-    def assign(at: int) -> None:
-        assign_rows(rows[at : at + _CHUNK_ROWS], coarse, _SEEN_GROUPS, labels[at : at + _CHUNK_ROWS])
+    def assign(start: int) -> None:
+        stop = min(start + _CHUNK_ROWS, len(rows))
+        assign_rows(read_range(rows, start, stop), coarse, _SEEN_GROUPS, labels[start:stop])
 
     list(pool.map(assign, range(0, len(rows), _CHUNK_ROWS)))
     return labels
@@ -173,27 +180,29 @@ def _split_large(features: Features, labels: NDArray[np.int32], cell_rows: int, 
     members = np.split(order, starts[1:-1])
 
     def split(part: int) -> NDArray[np.int32]:
-        if len(members[part]) <= _LARGEST_CELL * cell_rows:
-            return np.zeros(len(members[part]), dtype=np.int32)
-        return _split_rows(features.take(members[part]), cell_rows, (seed, 4, part))
+        return _split_members(features, members[part], cell_rows, (seed, 4, part))
 
     with start_workers() as pool:
         return _number_cells(len(labels), zip(members, pool.map(split, range(len(members))), strict=True))
 
 
-def _split_rows(rows: NDArray[np.float32], cell_rows: int, seed: tuple[int, ...]) -> NDArray[np.int32]:
+def _split_members(
+    features: Features, members: NDArray[np.int32], cell_rows: int, seed: tuple[int, ...]
+) -> NDArray[np.int32]:
     """Split rows into numbered cells, recursively; those that k-means cannot tell apart are dealt out in order."""
-    if len(rows) <= _LARGEST_CELL * cell_rows:
-        return np.zeros(len(rows), dtype=np.int32)
-    n_parts = min(-(-len(rows) // cell_rows), _MOST_PARTS)
-    labels = assign_nearest(rows, train_centres(rows, n_parts, seed, n_rounds=4))
-    sizes = np.bincount(labels, minlength=n_parts)
-    if sizes.max() > 0.9 * len(rows):
-        return (np.arange(len(rows)) // cell_rows).astype(np.int32)
-    members = [np.flatnonzero(labels == part) for part in range(n_parts)]
-    return _number_cells(
-        len(rows), ((here, _split_rows(rows[here], cell_rows, (*seed, part))) for part, here in enumerate(members))
-    )
+    n = len(members)
+    if n <= _LARGEST_CELL * cell_rows:
+        return np.zeros(n, dtype=np.int32)
+    n_parts = min(-(-n // cell_rows), _MOST_PARTS)
+    sample = members[:: -(-n // _CHUNK_ROWS)]  # a cell may hold half of all rows: never all of them in memory
+    centres = train_centres(features.take(sample), min(n_parts, len(sample)), seed, n_rounds=4)
+    chunks = (features.take(members[start : start + _CHUNK_ROWS]) for start in range(0, n, _CHUNK_ROWS))
+    labels = np.concatenate([assign_nearest(rows, centres) for rows in chunks])
+    if np.bincount(labels).max() > 0.9 * n:
+        return (np.arange(n) // cell_rows).astype(np.int32)
+    parts = [np.flatnonzero(labels == part) for part in range(len(centres))]
+    cells = (_split_members(features, members[here], cell_rows, (*seed, part)) for part, here in enumerate(parts))
+    return _number_cells(n, zip(parts, cells, strict=True))
 
 
 def _number_cells(n: int, parts: Iterable[tuple[NDArray[Any], NDArray[np.int32]]]) -> NDArray[np.int32]:

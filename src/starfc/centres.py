@@ -17,10 +17,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .rowstore import CHUNK_ROWS, copy_range
-from .selection import select_best
+from .lines import collect_members, find_line, invert_lists, lay_out, multiply_runs
+from .rowstore import CHUNK_ROWS, copy_range, copy_row
+from .selection import find_floor, sort_keys, unpack_row, unpack_similarity
+from .workers import get_buffer
 
-RANKED_ROWS = 2048  # rows ranked at once; many make the products with a group's few centres worthwhile
+_GATHERED_ROWS = 1024  # rows multiplied with the centres of a group at once
+_GUESSED_BELOW = np.float32(0.01)  # the worst of a row's best is guessed to be so much below that of the row before it
+RANKED_ROWS = 16384  # rows ranked at once; many make the products with a group's few centres worthwhile
 
 
 class Coarse(NamedTuple):
@@ -78,13 +82,15 @@ def assign_nearest(rows, centres) -> NDArray[np.int32]:  # type: ignore[no-untyp
 
 @njit(cache=True, nogil=True)
 def average_rows(rows, labels, centres) -> NDArray[np.float32]:  # type: ignore[no-untyped-def]
-    """Return the direction of the sum of the rows of each centre, or the centre where it has none."""
+    """Return the direction of the sum of the (stored) rows of each centre, or the centre where it has none."""
     averages: NDArray[np.float32] = centres.copy()
     sums = np.zeros_like(centres)
+    row = np.empty((1, centres.shape[1]), dtype=np.float32)
     for i in range(len(rows)):
+        copy_range(rows, i, row)
         total = sums[labels[i]]
         for j in range(len(total)):
-            total[j] += rows[i, j]
+            total[j] += row[0, j]
     for part in range(len(centres)):
         length = np.sqrt(np.sum(sums[part] * sums[part]))
         if length > 0:
@@ -133,13 +139,13 @@ def assign_rows(rows, coarse, n_seen, labels) -> None:  # type: ignore[no-untype
     chosen = _choose_groups(rows, coarse.groups, min(n_seen, len(coarse.groups)))
     starts, choosers = invert_lists(chosen, len(coarse.groups))
     best = np.full(len(rows), -np.inf, dtype=np.float32)
-    gathered = np.empty((CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
+    gathered = np.empty((_GATHERED_ROWS, rows.shape[1]), dtype=np.float32)
     for group in range(len(coarse.groups)):
         first, last = coarse.group_starts[group], coarse.group_starts[group + 1]
-        for start in range(starts[group], starts[group + 1], CHUNK_ROWS):
-            here = choosers[start : min(start + CHUNK_ROWS, starts[group + 1])]
+        for start in range(starts[group], starts[group + 1], _GATHERED_ROWS):
+            here = choosers[start : min(start + _GATHERED_ROWS, starts[group + 1])]
             for i in range(len(here)):
-                gathered[i] = rows[here[i]]
+                copy_row(rows[here[i]], gathered[i])
             scores = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
             for i in range(len(here)):
                 j = np.argmax(scores[i])
@@ -148,108 +154,90 @@ def assign_rows(rows, coarse, n_seen, labels) -> None:  # type: ignore[no-untype
                     labels[here[i]] = first + j
 
 
-@njit(cache=True, nogil=True)
-def rank_cells(rows, coarse, n_ranks, n_seen) -> NDArray[np.int32]:  # type: ignore[no-untyped-def]
-    """Return the n_ranks best cells of each row by their old numbers, best first; -1 where a row saw fewer.
+def rank_cells(
+    rows: NDArray[np.float32], coarse: Coarse, n_ranks: int, n_seen: int
+) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the best cells of each row by their old numbers, best first, and their scores, (n, n_ranks) each.
 
-    Only the cells in a row's n_seen best groups are looked at.
+    Only the cells in a row's n_seen best groups are looked at; -1 and -inf where a row saw fewer.
     """
     ranked = np.full((len(rows), n_ranks), -1, dtype=np.int32)
+    scores = np.full((len(rows), n_ranks), -np.inf, dtype=np.float32)
     if n_seen >= len(coarse.groups):
-        _rank_all_cells(rows, coarse, ranked)
+        _rank_all_cells(rows, coarse, ranked, scores)
     else:
-        _rank_in_groups(rows, coarse, _choose_groups(rows, coarse.groups, n_seen), ranked)
-    return ranked
+        chosen = _choose_groups(rows, coarse.groups, n_seen)
+        ends = lay_out(chosen, coarse.group_starts)
+        _rank_in_groups(rows, coarse, chosen, ends, get_buffer(int(ends[-1, -1])), ranked, scores)
+    return ranked, scores
 
 
 @njit(cache=True, nogil=True)
-def _rank_all_cells(rows, coarse, ranked):  # type: ignore[no-untyped-def]
+def _rank_all_cells(rows, coarse, ranked, scores):  # type: ignore[no-untyped-def]
     """Rank all cells for each row."""
-    n_cells, n_ranks = len(coarse.centres), ranked.shape[1]
-    places, maxima = np.empty(n_cells, dtype=np.int32), np.empty(n_cells, dtype=np.float32)
+    everything = np.array([0, len(coarse.centres)])
+    names = np.zeros(1, dtype=np.int32)
+    keys = np.empty(len(coarse.centres), dtype=np.uint64)
+    guess = np.float32(-np.inf)
     for start in range(0, len(rows), CHUNK_ROWS):
-        scores = np.dot(rows[start : start + CHUNK_ROWS], coarse.centres.T)
-        for i in range(len(scores)):
-            for j in range(select_best(scores[i], n_ranks, places, maxima)):
-                ranked[start + i, j] = coarse.source[places[j]]
+        products = np.dot(rows[start : start + CHUNK_ROWS], coarse.centres.T)
+        for i in range(len(products)):
+            guess = _rank_line(products[i], names, everything, guess, keys, ranked[start + i], scores[start + i])
+    _number_as_before(coarse, ranked)
 
 
 @njit(cache=True, nogil=True)
-def _rank_in_groups(rows, coarse, chosen, ranked):  # type: ignore[no-untyped-def]
+def _rank_in_groups(rows, coarse, chosen, ends, lines, ranked, scores):  # type: ignore[no-untyped-def]
     """Rank the cells of each row's chosen groups."""
-    n_ranks = ranked.shape[1]
-    seen, scores, counts = _multiply_groups(rows, coarse, chosen)
-    places, maxima = np.empty(seen.shape[1], dtype=np.int32), np.empty(seen.shape[1], dtype=np.float32)
+    multiply_runs(coarse.centres, coarse.group_starts, rows, chosen, ends, lines)
+    keys = np.empty(len(coarse.centres), dtype=np.uint64)
+    guess = np.float32(-np.inf)
     for i in range(len(rows)):
-        for j in range(select_best(scores[i, : counts[i]], n_ranks, places, maxima)):
-            ranked[i, j] = coarse.source[seen[i, places[j]]]
+        begin, end = find_line(ends, i)
+        guess = _rank_line(lines[begin:end], chosen[i], coarse.group_starts, guess, keys, ranked[i], scores[i])
+    _number_as_before(coarse, ranked)
 
 
 @njit(cache=True, nogil=True)
-def _multiply_groups(rows, coarse, chosen):  # type: ignore[no-untyped-def]
-    """Return the cells in the groups that each row has chosen, their scores, and how many there are.
+def _rank_line(line, names, starts, guess, keys, ranked, scores):  # type: ignore[no-untyped-def]
+    """Set the best members of the named runs, best first, and their scores; return a guess for the next line.
 
-    Group by group, so that a product is of many rows.
+    Which is that the worst of its best will be somewhat below that of this one. A good guess saves a search for a floor
+    and changes nothing else.
     """
-    starts, choosers = invert_lists(chosen, len(coarse.groups))
-    sizes = np.diff(coarse.group_starts)
-    most = 0
-    for i in range(len(chosen)):
-        most = max(most, np.sum(sizes[chosen[i]]))
-    seen = np.empty((len(rows), most), dtype=np.int32)
-    scores = np.empty((len(rows), most), dtype=np.float32)
-    counts = np.zeros(len(rows), dtype=np.int64)
-    gathered = np.empty((CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
-    for group in range(len(coarse.groups)):
-        first, last = coarse.group_starts[group], coarse.group_starts[group + 1]
-        for start in range(starts[group], starts[group + 1], CHUNK_ROWS):
-            here = choosers[start : min(start + CHUNK_ROWS, starts[group + 1])]
-            for i in range(len(here)):
-                gathered[i] = rows[here[i]]
-            products = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
-            for i in range(len(here)):
-                at = counts[here[i]]
-                for j in range(last - first):
-                    seen[here[i], at + j] = first + j
-                    scores[here[i], at + j] = products[i, j]
-                counts[here[i]] = at + last - first
-    return seen, scores, counts
+    most = len(ranked)
+    n_kept = collect_members(line, names, starts, guess, keys)
+    if n_kept < most or n_kept > 4 * most:
+        n_kept = collect_members(line, names, starts, find_floor(line, most), keys)
+    n_kept = sort_keys(keys, n_kept, most)
+    for j in range(n_kept):
+        ranked[j], scores[j] = unpack_row(keys[j]), unpack_similarity(keys[j])
+    return scores[n_kept - 1] - _GUESSED_BELOW if n_kept else guess
+
+
+@njit(cache=True, nogil=True)
+def _number_as_before(coarse, ranked):  # type: ignore[no-untyped-def]
+    """Replace the numbers of centres by those that they had before they were grouped."""
+    for i in range(len(ranked)):
+        for j in range(ranked.shape[1]):
+            if ranked[i, j] >= 0:
+                ranked[i, j] = coarse.source[ranked[i, j]]
 
 
 @njit(cache=True, nogil=True)
 def _choose_groups(rows, groups, n_seen):  # type: ignore[no-untyped-def]
     """Return the n_seen best groups of each row, best first, int32 (n, n_seen)."""
     chosen = np.empty((len(rows), n_seen), dtype=np.int32)
-    places, maxima = np.empty(len(groups), dtype=np.int32), np.empty(len(groups), dtype=np.float32)
+    scores = np.empty(n_seen, dtype=np.float32)
+    everything = np.array([0, len(groups)])
+    names = np.zeros(1, dtype=np.int32)
+    keys = np.empty(len(groups), dtype=np.uint64)
+    guess = np.float32(-np.inf)
     for start in range(0, len(rows), CHUNK_ROWS):
-        scores = np.dot(rows[start : start + CHUNK_ROWS], groups.T)
-        for i in range(len(scores)):
-            select_best(scores[i], n_seen, places, maxima)
-            chosen[start + i] = places[:n_seen]
+        products = np.dot(rows[start : start + CHUNK_ROWS], groups.T)
+        for i in range(len(products)):
+            guess = _rank_line(products[i], names, everything, guess, keys, chosen[start + i], scores)
     return chosen
-
-
-@njit(cache=True, nogil=True)
-def invert_lists(lists, n_targets) -> tuple[NDArray[np.int64], NDArray[np.int32]]:  # type: ignore[no-untyped-def]
-    """Return for every target the rows whose list names it, ascending, as starts (n_targets + 1,) and a flat array.
-
-    Entries of -1 name nothing.
-    """
-    starts = np.zeros(n_targets + 1, dtype=np.int64)
-    for row in range(len(lists)):
-        for i in range(lists.shape[1]):
-            if lists[row, i] >= 0:
-                starts[lists[row, i] + 1] += 1
-    starts = np.cumsum(starts)
-    free = starts[:-1].copy()
-    rows = np.empty(lists.size, dtype=np.int32)
-    for row in range(len(lists)):
-        for i in range(lists.shape[1]):
-            target = lists[row, i]
-            if target >= 0:
-                rows[free[target]] = row
-                free[target] += 1
-    return starts, rows
 
 
 @njit(cache=True, nogil=True)

@@ -10,17 +10,15 @@ price is n^2 / 2 products of length d.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .progress import Progress
 from .selection import LANES, Selection, finish_selection, push_rows, push_tile, start_selection
-from .workers import start_workers
+from .workers import get_buffer, start_workers
 
 EQUAL_WITHIN = 1e-6  # rounding of a product of two float32 rows
 _TILE = 512
@@ -110,18 +108,8 @@ def _list_rounds(left: _Span, right: _Span) -> Iterator[list[tuple[int, int]]]:
         yield sorted((first + i, first + j) for i, j in meetings)
 
 
-_scratch = threading.local()
-
-
-def _get_scratch(tile: int) -> NDArray[np.float32]:
-    """Return this thread's tile of scores; a fresh one per product would be paid for in page faults."""
-    if getattr(_scratch, "scores", np.empty(0)).shape != (tile, tile):
-        _scratch.scores = np.empty((tile, tile), dtype=np.float32)
-    return cast("NDArray[np.float32]", _scratch.scores)
-
-
 def _join_tiles(selection: Selection, left: _Span, right: _Span, pair: tuple[int, int]) -> None:
     """Multiply two tiles and offer the products to the rows of both."""
-    scores = _get_scratch(left.tile)
+    scores = get_buffer(left.tile**2).reshape(left.tile, left.tile)
     np.matmul(left.get_tile(pair[0]), right.get_tile(pair[1]).T, out=scores)
     push_tile(selection, scores, left.get_limits(pair[0]), right.get_limits(pair[1]))

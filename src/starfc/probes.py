@@ -1,7 +1,13 @@
-"""Probes: which other cells a row looks into, and how many it takes to find the wanted share of neighbours.
+"""Probes: which other cells a row looks into, and how far down it takes to find the wanted share of neighbours.
 
-In: a store in the order of its cells. Out: for every place its nearest other cells; and for a sample of queries, whose
-true neighbours are found exactly, the share that a number of probes, or a finished list, has found.
+In: a store in the order of its cells. Out: for every place its nearest other cells and how near they are; and for a
+sample of queries, whose true neighbours are found exactly, how much of them has been found, or would be.
+
+How many cells a row has to look into differs a hundredfold: a clear face of a person with many faces has all its
+neighbours in one or two cells, a poor one among strangers everywhere. So a row does not probe a fixed number of cells
+but those that come near enough to what it has: whose centre is at most so much less similar than the worst entry of its
+list. How much, the margin, is one number for all rows and is measured on the sample. On 200,000 faces with k = 80 that
+took 2.6 times fewer products than a fixed number of probes for a recall of .95.
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from numpy.typing import NDArray
 from .cells import Cells
 from .centres import RANKED_ROWS, rank_cells
 from .exact import EQUAL_WITHIN, search_rows
+from .neighborlists import Lists
 from .rowstore import read_range, take_rows
 from .scratch import Scratch
 from .selection import mark_others
@@ -34,22 +41,21 @@ class Sample:
         Places.
     neighbors : int32 (q, k)
         Places of their true neighbours.
-    worst : float32 (q, 1)
-        Similarity of the k-th of them; whatever is as similar counts as one.
+    similarities : float32 (q, k)
+        Theirs; whatever is as similar as the k-th counts as one.
     exchangeable : bool (q, k)
         Which of them are as similar as the k-th and as one that is not listed.
     """
 
     queries: NDArray[np.int64]
     neighbors: NDArray[np.int32]
-    worst: NDArray[np.float32]
+    similarities: NDArray[np.float32]
     exchangeable: NDArray[np.bool_]
 
-    def reaches(
-        self, places: NDArray[np.int32], similarities: NDArray[np.float32], recall: float
-    ) -> tuple[bool, float]:
-        """Say whether the lists of the queries, (q, k), have the wanted recall for sure, and what it is."""
-        return _is_reached(((places >= 0) & (similarities >= self.worst - EQUAL_WITHIN)).mean(axis=1), recall)
+    def measure(self, lists: Lists, recall: float) -> tuple[bool, float]:
+        """Say whether lists have the wanted recall for sure, and what the queries say it is."""
+        is_found = lists.similarities[self.queries] >= self.similarities[:, -1:] - EQUAL_WITHIN
+        return _is_reached((is_found & (lists.places[self.queries] >= 0)).mean(axis=1), recall)
 
 
 def draw_sample(store: NDArray[Any], k: int, seed: int) -> Sample:
@@ -63,47 +69,105 @@ def draw_sample(store: NDArray[Any], k: int, seed: int) -> Sample:
     worst = similarities[:, k - 1 : k]
     tied = similarities[:, k:] >= worst - EQUAL_WITHIN
     exchangeable = tied & (similarities[:, :k] <= worst + EQUAL_WITHIN)
-    return Sample(queries, found[others].reshape(len(queries), k + 1)[:, :k], worst, exchangeable)
+    neighbors = found[others].reshape(len(queries), k + 1)[:, :k]
+    return Sample(queries, neighbors, similarities[:, :k], exchangeable)
 
 
-def rank_probes(
-    store: NDArray[Any], cells: Cells, n_probes: int, n_seen: int, scratch: Scratch, steps: Steps
-) -> NDArray[np.int32]:
-    """Return the n_probes best cells other than its own of every place, best first, out of its n_seen best groups."""
-    ranked = scratch.array("ranked", (len(store), n_probes), np.int32)
+@dataclass(frozen=True)
+class Probes:
+    """The nearest other cells of every place, best first.
+
+    Attributes
+    ----------
+    cells : int32 (n, r)
+        Which, -1: none.
+    scores : float32 (n, r)
+        Similarity of the place and the centre.
+    """
+
+    cells: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+
+def rank_probes(store: NDArray[Any], cells: Cells, n_ranks: int, n_seen: int, scratch: Scratch, steps: Steps) -> Probes:
+    """Return the n_ranks best cells other than its own of every place, best first, out of its n_seen best groups."""
+    n = len(store)
+    probes = Probes(scratch.array("cells", (n, n_ranks), np.int32), scratch.array("scores", (n, n_ranks), np.float32))
     owners = cells.owners
 
     def rank(start: int, stop: int) -> None:
-        best = rank_cells(read_range(store, start, stop), cells.coarse, n_probes + 1, n_seen)
+        best, scores = rank_cells(read_range(store, start, stop), cells.coarse, n_ranks + 1, n_seen)
         others = mark_others(best, owners[start:stop])
-        ranked[start:stop] = best[others].reshape(stop - start, n_probes)
+        probes.cells[start:stop] = best[others].reshape(-1, n_ranks)
+        probes.scores[start:stop] = scores[others].reshape(-1, n_ranks)
 
-    steps.run_tiles(scratch, cut_evenly(len(store), RANKED_ROWS), rank, "knn: probes")
-    return ranked
-
-
-def choose_n_probes(ranked: NDArray[np.int32], owners: NDArray[np.int32], sample: Sample, recall: float) -> int:
-    """Return the least number of probes that finds the wanted share of the true neighbours of a sample, or 0."""
-    ranks = np.where(sample.exchangeable, 0, _rank_pairs(ranked, owners, sample.queries, sample.neighbors))
-    for n_probes in range(1, ranked.shape[1] + 1):
-        if _is_reached((ranks <= n_probes).mean(axis=1), recall)[0]:
-            return n_probes
-    return 0
+    steps.run_tiles(scratch, cut_evenly(n, RANKED_ROWS), rank, "knn: probes")
+    return probes
 
 
-def _rank_pairs(
-    ranked: NDArray[np.int32], owners: NDArray[np.int32], queries: NDArray[Any], neighbors: NDArray[Any]
-) -> NDArray[np.int64]:
-    """Return at which number of probes each true neighbour is found, by the better of the two sides; 0: same cell."""
-    n_ranks = ranked.shape[1]
-    ranks = np.empty(neighbors.shape, dtype=np.int64)
-    for row, (query, others) in enumerate(zip(queries, neighbors, strict=True)):
-        forward = ranked[query][None, :] == owners[others][:, None]
-        backward = ranked[others] == owners[query]
-        either = forward | backward
-        ranks[row] = np.where(either.any(axis=1), either.argmax(axis=1) + 1, n_ranks + 1)
-        ranks[row, owners[others] == owners[query]] = 0
-    return ranks
+def choose_margin(
+    probes: Probes, owners: NDArray[np.int32], lists: Lists, floors: NDArray[np.float32], sample: Sample, recall: float
+) -> float | None:
+    """Return the largest margin with which a sample would find the wanted share of its true neighbours, if any does.
+
+    Parameters
+    ----------
+    probes : Probes
+        (n, r).
+    owners : int32 (n,)
+        Cell of each place.
+    lists : Lists
+        (n, k), what has been found so far.
+    floors : float32 (n,)
+        What a margin is counted from: cells of a score of at least floor + margin are probed.
+    sample : Sample
+        Queries and their true neighbours.
+    recall : float
+        Share wanted.
+    """
+    margins = _find_margins(probes, owners, lists, floors, sample)
+    candidates = np.unique(margins[np.isfinite(margins)])
+    low, high = 0, len(candidates)  # all below `low` will do, none from `high` on
+    while low < high:
+        middle = (low + high) // 2
+        if _is_reached((margins >= candidates[middle]).mean(axis=1), recall)[0]:
+            low = middle + 1
+        else:
+            high = middle
+    return float(candidates[low - 1]) if low else None
+
+
+def choose_margin_for(n_probes: int, probes: Probes, floors: NDArray[np.float32], sample: Sample) -> float:
+    """Return the margin with which the queries of a sample probe so many cells on average."""
+    margins = np.sort((probes.scores[sample.queries] - floors[sample.queries, None]).ravel())
+    return float(margins[max(0, len(margins) - n_probes * len(sample.queries))])
+
+
+def _find_margins(
+    probes: Probes, owners: NDArray[np.int32], lists: Lists, floors: NDArray[np.float32], sample: Sample
+) -> NDArray[np.float32]:
+    """Return up to which margin each true neighbour is found, by the better of the two sides, float32 (q, k).
+
+    inf: it has been found; -inf: no margin will do.
+    """
+    margins = np.empty(sample.neighbors.shape, dtype=np.float32)
+    for at, (query, others) in enumerate(zip(sample.queries, sample.neighbors, strict=True)):
+        forward = _find_scores(probes.cells[query][None], probes.scores[query][None], owners[others]) - floors[query]
+        backward = _find_scores(probes.cells[others], probes.scores[others], owners[query])
+        # Who finds the query does not list it if it has k better ones.
+        is_listed = sample.similarities[at] >= floors[others]
+        backward = np.where(is_listed, backward - floors[others], -np.inf)
+        margins[at] = np.maximum(forward, backward)
+        margins[at, np.isin(others, lists.places[query])] = np.inf
+    margins[sample.exchangeable] = np.inf
+    return margins
+
+
+def _find_scores(cells: NDArray[np.int32], scores: NDArray[np.float32], wanted: NDArray[Any]) -> NDArray[np.float32]:
+    """Return the score of a wanted cell in each row of ranked cells (or of many in one row), -inf where it is not."""
+    named = cells == np.reshape(wanted, (-1, 1))
+    found: NDArray[np.float32] = np.where(named, scores, np.float32(-np.inf)).max(axis=1)
+    return found
 
 
 def _is_reached(per_query: NDArray[np.float64], recall: float) -> tuple[bool, float]:

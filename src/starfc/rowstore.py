@@ -39,6 +39,13 @@ def take_rows(store: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float32]:
 
 
 @njit(cache=True, nogil=True)
+def copy_row(source, target) -> None:  # type: ignore[no-untyped-def]
+    """Copy numbers; an assignment of slices does the same in five times the time."""
+    for i in range(len(target)):
+        target[i] = source[i]
+
+
+@njit(cache=True, nogil=True)
 def copy_rows(store, rows, out) -> None:  # type: ignore[no-untyped-def]
     """Copy the given rows of the store to float32."""
     for i in range(len(rows)):

@@ -159,13 +159,15 @@ def keep_best(keys, n_keys, k) -> np.uint64:  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def sort_best(selection, row) -> NDArray[np.uint64]:  # type: ignore[no-untyped-def]
-    """Return the keys of the k best candidates of a row, or of all it has, best first."""
-    keys, n_keys = selection.keys[row], selection.counts[row]
-    if n_keys > selection.k:
-        keep_best(keys, n_keys, selection.k)
-        n_keys = selection.k
-    return np.sort(keys[:n_keys])[::-1]
+def sort_keys(keys, n_keys: int, most: int) -> int:  # type: ignore[no-untyped-def]
+    """Move the `most` largest of the first n_keys to the front, best first; return how many there are."""
+    if n_keys > most:
+        keep_best(keys, n_keys, most)
+        n_keys = most
+    ascending = np.sort(keys[:n_keys])
+    for i in range(n_keys):
+        keys[i] = ascending[n_keys - 1 - i]
+    return n_keys
 
 
 # --- offers ----------------------------------------------------------------------------------------------------------
@@ -262,69 +264,57 @@ def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[n
         push_line(selection, scores[i], ids, row_start + i, -1)
 
 
-@njit(cache=True, nogil=True)
-def raise_floors(selection) -> None:  # type: ignore[no-untyped-def]
-    """Drop all but the k best of every row."""
-    for row in range(len(selection.counts)):
-        if selection.counts[row] > selection.k:
-            _drop_rest(selection, row)
-
-
 # --- whole lines -----------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
-def select_best(line, most, places, maxima) -> int:  # type: ignore[no-untyped-def]
-    """Set `places` to where the `most` largest numbers of a line stand, best first, and return how many there are.
-
-    The first of equals is the better one. `places` and `maxima` are room to work in, as long as the line.
-    """
-    floor = _find_floor(line, most, maxima)
-    n_kept = 0
-    for begin in range(0, len(line), _FINE_LANES):
-        end = min(begin + _FINE_LANES, len(line))
+def collect_keys(line, floor, first_id: int, keys, n_kept: int) -> int:  # type: ignore[no-untyped-def]
+    """Append the keys of the numbers of a line that reach a floor; return how many keys there are then."""
+    n_whole = len(line) // _FINE_LANES * _FINE_LANES
+    for begin in range(0, n_whole, _FINE_LANES):
+        part = line[begin : begin + _FINE_LANES]
         n_hits = 0
-        for j in range(begin, end):
-            n_hits += line[j] >= floor
-        if n_hits == 0:
-            continue
-        for j in range(begin, end):
-            if line[j] >= floor:
-                at = n_kept
-                while at > 0 and line[places[at - 1]] < line[j]:
-                    at -= 1
-                if at < most:
-                    for i in range(min(n_kept, most - 1), at, -1):
-                        places[i] = places[i - 1]
-                    places[at] = j
-                    n_kept = min(n_kept + 1, most)
+        for j in range(_FINE_LANES):
+            n_hits += part[j] >= floor
+        if n_hits:
+            for j in range(_FINE_LANES):
+                if part[j] >= floor:
+                    keys[n_kept] = pack_key(part[j], first_id + begin + j)
+                    n_kept += 1
+    for j in range(n_whole, len(line)):
+        if line[j] >= floor:
+            keys[n_kept] = pack_key(line[j], first_id + j)
+            n_kept += 1
     return n_kept
 
 
 @njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # else the maxima are not taken eight at a time
-def _find_floor(line, most, maxima):  # type: ignore[no-untyped-def]
-    """Return a number that at least `most` of a line reach: the most-th largest of the maxima of its parts."""
-    width = len(line) // (2 * most)
-    if width < 2:
+def find_floor(line, most) -> np.float32:  # type: ignore[no-untyped-def]
+    """Return a number that at least `most` of a line reach: the most-th largest of the maxima of its columns.
+
+    The line is read as rows of twice `most`, whose maxima take one pass; what is left over at its end is not looked at.
+    """
+    width = -(-2 * most // _FINE_LANES) * _FINE_LANES
+    if len(line) < 2 * width:
         return np.float32(-np.inf)
-    n_parts = len(line) // width
-    for part in range(n_parts):
-        largest = line[part * width]
-        for j in range(part * width + 1, (part + 1) * width):
-            largest = max(largest, line[j])
-        maxima[part] = largest
-    keep_best(maxima, n_parts, most)
-    return maxima[most - 1]
+    maxima = line[:width].copy()
+    for begin in range(width, len(line) - width + 1, width):
+        part = line[begin : begin + width]
+        for j in range(width):
+            maxima[j] = max(maxima[j], part[j])
+    keep_best(maxima, width, most)
+    floor: np.float32 = maxima[most - 1]
+    return floor
 
 
 @njit(cache=True, parallel=True)
 def _unpack_best(selection, targets, neighbors, similarities):  # type: ignore[no-untyped-def]
     """Unpack the k best keys of every row, best first, into the row `targets` names; -1 and 0 where there are fewer."""
     for row in prange(len(selection.counts)):
-        best = sort_best(selection, row)
-        target = targets[row]
-        for place in range(len(best)):
+        best, target = selection.keys[row], targets[row]
+        n_best = sort_keys(best, selection.counts[row], selection.k)
+        for place in range(n_best):
             neighbors[target, place] = unpack_row(best[place])
             similarities[target, place] = unpack_similarity(best[place])
-        neighbors[target, len(best) :] = -1
-        similarities[target, len(best) :] = 0
+        neighbors[target, n_best:] = -1
+        similarities[target, n_best:] = 0

@@ -6,12 +6,17 @@ small for a BLAS to divide among threads, and a product computed by one thread h
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 
 import numba
+import numpy as np
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
+
+_own = threading.local()
 
 
 @contextmanager
@@ -27,3 +32,17 @@ def start_workers() -> Iterator[Executor]:
 
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(numba.get_num_threads()) as pool:
         yield pool
+
+
+def get_buffer(n_numbers: int) -> NDArray[np.float32]:
+    """Return room for so many numbers that belongs to this thread; new room each time would cost page faults.
+
+    It is overwritten by whoever asks next in the same thread.
+
+    >>> get_buffer(5).shape
+    (5,)
+    """
+    if not hasattr(_own, "buffer") or _own.buffer.size < n_numbers:
+        _own.buffer = np.empty(n_numbers, dtype=np.float32)
+    buffer: NDArray[np.float32] = _own.buffer[:n_numbers]
+    return buffer

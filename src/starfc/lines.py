@@ -1,0 +1,113 @@
+"""Lines: the products of each row with the runs of stored rows that it names, one behind the other.
+
+In: stored rows in runs (the cells of a store, or the centres of groups), and rows that each name some of the runs. Out:
+one flat array in which the products of a row are consecutive, so that its best are found in one go.
+
+The pairs (row, run) are sorted by run, so that one product serves all rows that name a run. The shapes of the products
+depend on the names alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .rowstore import copy_range, copy_row, multiply_row
+from .selection import collect_keys
+
+_CHUNK_ROWS = 512  # rows taken out and multiplied at once
+_WORTH_BLAS = 8  # rows from which a product is left to BLAS
+
+
+@njit(cache=True, nogil=True)
+def invert_lists(lists, n_targets) -> tuple[NDArray[np.int64], NDArray[np.int32]]:  # type: ignore[no-untyped-def]
+    """Return for every target the rows whose list names it, ascending, as starts (n_targets + 1,) and a flat array."""
+    starts = count_named(lists, n_targets)
+    free = starts[:-1].copy()
+    namers = np.empty(starts[-1], dtype=np.int32)
+    for row in range(len(lists)):
+        for i in range(lists.shape[1]):
+            target = lists[row, i]
+            if target >= 0:
+                namers[free[target]] = row
+                free[target] += 1
+    return starts, namers
+
+
+@njit(cache=True, nogil=True)
+def count_named(lists, n_targets) -> NDArray[np.int64]:  # type: ignore[no-untyped-def]
+    """Return where the namers of each target begin, int64 (n_targets + 1,); entries of -1 name nothing."""
+    starts = np.zeros(n_targets + 1, dtype=np.int64)
+    for row in range(len(lists)):
+        for i in range(lists.shape[1]):
+            if lists[row, i] >= 0:
+                starts[lists[row, i] + 1] += 1
+    for target in range(n_targets):
+        starts[target + 1] += starts[target]
+    return starts
+
+
+@njit(cache=True, nogil=True)
+def lay_out(names, starts) -> NDArray[np.int64]:  # type: ignore[no-untyped-def]
+    """Return where the products of each row with each run it names end, int64 (n, p); row by row, run by run."""
+    ends = np.empty(names.shape, dtype=np.int64)
+    at = 0
+    for i in range(len(names)):
+        for j in range(names.shape[1]):
+            run = names[i, j]
+            if run >= 0:
+                at += starts[run + 1] - starts[run]
+            ends[i, j] = at
+    return ends
+
+
+@njit(cache=True, nogil=True)
+def find_line(ends, i) -> tuple[int, int]:  # type: ignore[no-untyped-def]
+    """Return where the products of a row begin and end."""
+    return ends[i - 1, -1] if i else 0, ends[i, -1]
+
+
+@njit(cache=True, nogil=True)
+def multiply_runs(stored, starts, rows, names, ends, lines) -> None:  # type: ignore[no-untyped-def]
+    """Set the products of each row with the runs it names, run by run."""
+    n_names = names.shape[1]
+    firsts, pairs = invert_lists(np.ascontiguousarray(names).reshape(-1, 1), len(starts) - 1)
+    gathered = np.empty((_CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
+    for run in range(len(starts) - 1):
+        low, high = starts[run], starts[run + 1]
+        for begin in range(firsts[run], firsts[run + 1], _CHUNK_ROWS):
+            here = pairs[begin : min(begin + _CHUNK_ROWS, firsts[run + 1])]
+            for i in range(len(here)):
+                copy_row(rows[here[i] // n_names], gathered[i])
+            products = _multiply(gathered[: len(here)], stored[low:high])
+            for i in range(len(here)):
+                stop = ends[here[i] // n_names, here[i] % n_names]
+                copy_row(products[i], lines[stop - (high - low) : stop])
+
+
+@njit(cache=True, nogil=True)
+def _multiply(rows, stored):  # type: ignore[no-untyped-def]
+    """Return the products of rows with stored ones; a BLAS takes longer to begin than a few rows take."""
+    if len(rows) >= _WORTH_BLAS:
+        members = np.empty(stored.shape, dtype=np.float32)
+        copy_range(stored, 0, members)
+        return np.dot(rows, members.T)
+    scores = np.empty((len(rows), len(stored)), dtype=np.float32)
+    for j in range(len(stored)):
+        for i in range(len(rows)):
+            scores[i, j] = multiply_row(rows[i], stored[j])
+    return scores
+
+
+@njit(cache=True, nogil=True)
+def collect_members(line, names, starts, floor, keys) -> int:  # type: ignore[no-untyped-def]
+    """Set the keys of those members of the named runs whose products reach a floor; return how many."""
+    n_kept, begin = 0, 0
+    for j in range(len(names)):
+        if names[j] >= 0:
+            low = starts[names[j]]
+            end = begin + starts[names[j] + 1] - low
+            n_kept = collect_keys(line[begin:end], floor, low, keys, n_kept)
+            begin = end
+    return n_kept

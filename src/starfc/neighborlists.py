@@ -1,0 +1,141 @@
+"""Neighbour lists: for every place of a store the k best others it knows of.
+
+In: places and similarities. Out: lists that are better, never worse. The entries of a list are ordered best first, ties
+by the number of the row; -1 and 0 stand where there are fewer than k.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .lines import count_named
+from .scratch import Scratch
+from .steps import Steps, cut_evenly
+
+_TILE_ROWS = 4096
+
+
+class Lists(NamedTuple):
+    """The best others that each of n places knows of.
+
+    Attributes
+    ----------
+    places : int32 (n, k)
+        Which, -1: none.
+    similarities : float32 (n, k)
+        How similar.
+    """
+
+    places: NDArray[np.int32]
+    similarities: NDArray[np.float32]
+
+    def find_floors(self) -> NDArray[np.float32]:
+        """Return how similar a place must be to enter each list, -2 (anything is) while it has room, float32 (n,)."""
+        return np.where(self.places[:, -1] < 0, np.float32(-2), self.similarities[:, -1])
+
+
+def open_lists(scratch: Scratch, n: int, k: int) -> Lists:
+    """Return the lists of a step, to be filled or as an earlier run has left them."""
+    return Lists(scratch.array("places", (n, k), np.int32), scratch.array("similarities", (n, k), np.float32))
+
+
+def offer_back(lists: Lists, order: NDArray[np.int32], scratch: Scratch, steps: Steps) -> Lists:
+    """Return lists to which everybody who lists a place has been offered too.
+
+    Nearness is mutual, but finding is not: who is hard to find from one side has often been found from the other.
+
+    Parameters
+    ----------
+    lists : Lists
+        (n, k).
+    order : int32 (n,)
+        Which row stands at each place.
+    scratch : Scratch
+        Where the result is kept.
+    steps : Steps
+        Who does the work.
+
+    Examples
+    --------
+    >>> places = np.array([[1, 2], [2, -1], [1, -1]], dtype=np.int32)
+    >>> similarities = np.array([[0.5, 0.25], [0.75, 0], [0.75, 0]], dtype=np.float32)
+    >>> steps = Steps()
+    >>> offer_back(Lists(places, similarities), np.arange(3, dtype=np.int32), steps.open("back"), steps).places
+    array([[1, 2], [2, 0], [1, 0]], dtype=int32)
+    """
+    n, k = lists.places.shape
+    better = open_lists(scratch, n, k)
+    starts = count_named(lists.places, n)
+    namers = scratch.array("namers", (int(starts[-1]),), np.int32)
+    offers = scratch.array("offers", (int(starts[-1]),), np.float32)
+    _list_offers(lists, starts, namers, offers)
+
+    def offer(start: int, stop: int) -> None:
+        here = Lists(better.places[start:stop], better.similarities[start:stop])
+        _offer_rows(order, lists, starts, namers, offers, start, here)
+
+    steps.run_tiles(scratch, cut_evenly(n, _TILE_ROWS), offer, "knn: both ways")
+    return better
+
+
+@njit(cache=True, nogil=True)
+def _list_offers(lists, starts, namers, offers):  # type: ignore[no-untyped-def]
+    """Set for every place those who list it, ascending, and their similarities."""
+    free = starts[:-1].copy()
+    for place in range(len(lists.places)):
+        for i in range(lists.places.shape[1]):
+            named = lists.places[place, i]
+            if named >= 0:
+                namers[free[named]], offers[free[named]] = place, lists.similarities[place, i]
+                free[named] += 1
+
+
+@njit(cache=True, nogil=True)
+def _offer_rows(order, lists, starts, namers, offers, start, better):  # type: ignore[no-untyped-def]
+    """Write the lists of the places from `start` on."""
+    for i in range(len(better.places)):
+        place = start + i
+        places, similarities = better.places[i], better.similarities[i]
+        places[:], similarities[:] = lists.places[place], lists.similarities[place]
+        for at in range(starts[place], starts[place + 1]):
+            if places[-1] >= 0 and offers[at] < similarities[-1]:
+                continue
+            if find_place(lists.places[place], namers[at]) < 0:
+                insert_place(order, places, similarities, namers[at], offers[at])
+
+
+@njit(cache=True, nogil=True)
+def find_place(places, wanted) -> int:  # type: ignore[no-untyped-def]
+    """Return where a place stands in a list, -1 if it does not; without a branch per entry, which is faster."""
+    found = -1
+    for i in range(len(places)):
+        found = i if places[i] == wanted else found
+    return found
+
+
+@njit(cache=True, nogil=True)
+def insert_place(order, places, similarities, place, similarity) -> int:  # type: ignore[no-untyped-def]
+    """Put a place where it belongs in a list and return where that is, -1 if behind its end; the last one drops out."""
+    at = len(places)
+    while at > 0 and not (
+        places[at - 1] >= 0 and _is_before(order, places[at - 1], similarities[at - 1], place, similarity)
+    ):
+        at -= 1
+    if at == len(places):
+        return -1
+    for i in range(len(places) - 1, at, -1):
+        places[i], similarities[i] = places[i - 1], similarities[i - 1]
+    places[at], similarities[at] = place, similarity
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _is_before(order, place, similarity, other, other_similarity):  # type: ignore[no-untyped-def]
+    """Tell whether the first of two is the better one."""
+    if similarity != other_similarity:
+        return similarity > other_similarity
+    return order[place] < order[other]
