@@ -86,7 +86,7 @@ def _look(
     """Rank, join and expand with one effort; return the lists and whether they are good enough."""
     effort = _EFFORTS[level]
     is_flat = cells.n_cells <= _FLAT_CELLS
-    n_ranks = min(max(effort.n_ranks, k) if is_flat else effort.n_ranks, cells.n_cells - 1)
+    n_ranks = min(max(effort.n_ranks, 4 * k // 5) if is_flat else effort.n_ranks, cells.n_cells - 1)
     n_seen = cells.n_cells if is_flat else effort.n_seen
     probes = rank_probes(store, cells, n_ranks, n_seen, steps.open(f"probes{level}"), steps)
     search = _Search(store, cells, probes, k, sample, recall, level, steps)

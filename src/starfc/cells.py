@@ -175,15 +175,22 @@ def _find_coarse(store: NDArray[Any], starts: NDArray[np.int64], seed: int) -> C
 
 
 def _split_large(features: Features, labels: NDArray[np.int32], cell_rows: int, seed: int) -> NDArray[np.int32]:
-    """Split every cell of too many rows, and number the cells without gaps."""
+    """Split every cell of too many rows, and number the cells without gaps, those of a split one behind the other."""
     order, starts = sort_by_label(labels)
-    members = np.split(order, starts[1:-1])
+    sizes = np.diff(starts)
+    large = np.flatnonzero(sizes > _LARGEST_CELL * cell_rows)
+    n_parts = np.minimum(sizes, 1)
+    part_of = np.zeros(len(labels), dtype=np.int32)
 
-    def split(part: int) -> NDArray[np.int32]:
-        return _split_members(features, members[part], cell_rows, (seed, 4, part))
+    def split(cell: int) -> None:
+        members = order[starts[cell] : starts[cell + 1]]
+        parts = _split_members(features, members, cell_rows, (seed, 4, cell))
+        part_of[members], n_parts[cell] = parts, parts.max() + 1
 
     with start_workers() as pool:
-        return _number_cells(len(labels), zip(members, pool.map(split, range(len(members))), strict=True))
+        list(pool.map(split, large.tolist()))
+    firsts = (np.cumsum(n_parts) - n_parts).astype(np.int32)
+    return firsts[labels] + part_of
 
 
 def _split_members(

@@ -24,7 +24,7 @@ EQUAL_WITHIN = 1e-6  # rounding of a product of two float32 rows
 _TILE = 512
 _SPAN_BYTES = 2 << 30  # rows held at once by the join
 _QUERY_ROWS = 256  # queries multiplied at once
-_SEARCH_ROWS = 4096  # rows searched at once
+_SEARCH_ROWS = 16384  # rows searched at once
 
 ReadRows = Callable[[int, int], NDArray[np.float32]]
 

@@ -119,14 +119,14 @@ def build_knn(
     require_k(k, len(features))
     if not 0 < recall <= 1:
         raise InputError(f"recall ({recall}) must be above 0 and at most 1, the share of neighbours to find")
-    if _prefers_cells(method, len(features), k, recall):
+    if prefers_cells(method, len(features), k, recall):
         wanted = (facts or {}) | {"n": len(features), "dim": features.dim, "k": k, "recall": recall, "seed": seed}
         steps = Steps(folder, wanted | {"starfc": __version__}, memory, progress)
         return KnnGraph(*find_neighbors(features, k, recall=recall, seed=seed, steps=steps))
     return KnnGraph(*join_exactly(features.read, len(features), features.dim, k, progress))
 
 
-def _prefers_cells(method: str, n: int, k: int, recall: float) -> bool:
+def prefers_cells(method: str, n: int, k: int, recall: float) -> bool:
     """Say whether cells are wanted and are not most of the collection anyway."""
     if recall == 1 or n < max(_FEWEST_FOR_CELLS, 8 * k):
         return False

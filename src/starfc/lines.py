@@ -22,8 +22,17 @@ _WORTH_BLAS = 8  # rows from which a product is left to BLAS
 
 @njit(cache=True, nogil=True)
 def invert_lists(lists, n_targets) -> tuple[NDArray[np.int64], NDArray[np.int32]]:  # type: ignore[no-untyped-def]
-    """Return for every target the rows whose list names it, ascending, as starts (n_targets + 1,) and a flat array."""
-    starts = count_named(lists, n_targets)
+    """Return for every target the rows whose list names it, ascending, as starts (n_targets + 1,) and a flat array.
+
+    Entries of -1 name nothing.
+    """
+    starts = np.zeros(n_targets + 1, dtype=np.int64)
+    for row in range(len(lists)):
+        for i in range(lists.shape[1]):
+            if lists[row, i] >= 0:
+                starts[lists[row, i] + 1] += 1
+    for target in range(n_targets):
+        starts[target + 1] += starts[target]
     free = starts[:-1].copy()
     namers = np.empty(starts[-1], dtype=np.int32)
     for row in range(len(lists)):
@@ -33,19 +42,6 @@ def invert_lists(lists, n_targets) -> tuple[NDArray[np.int64], NDArray[np.int32]
                 namers[free[target]] = row
                 free[target] += 1
     return starts, namers
-
-
-@njit(cache=True, nogil=True)
-def count_named(lists, n_targets) -> NDArray[np.int64]:  # type: ignore[no-untyped-def]
-    """Return where the namers of each target begin, int64 (n_targets + 1,); entries of -1 name nothing."""
-    starts = np.zeros(n_targets + 1, dtype=np.int64)
-    for row in range(len(lists)):
-        for i in range(lists.shape[1]):
-            if lists[row, i] >= 0:
-                starts[lists[row, i] + 1] += 1
-    for target in range(n_targets):
-        starts[target + 1] += starts[target]
-    return starts
 
 
 @njit(cache=True, nogil=True)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numba
 import numpy as np
-from numba import njit
+from numba import njit, prange
 from numpy.typing import NDArray
 
-from .lines import count_named
 from .scratch import Scratch
 from .steps import Steps, cut_evenly
 
@@ -69,10 +69,11 @@ def offer_back(lists: Lists, order: NDArray[np.int32], scratch: Scratch, steps: 
     """
     n, k = lists.places.shape
     better = open_lists(scratch, n, k)
-    starts = count_named(lists.places, n)
+    n_parts = numba.get_num_threads()
+    starts = np.append(0, np.cumsum(_count_offers(lists.places, n_parts)))
     namers = scratch.array("namers", (int(starts[-1]),), np.int32)
     offers = scratch.array("offers", (int(starts[-1]),), np.float32)
-    _list_offers(lists, starts, namers, offers)
+    _list_offers(lists, starts, namers, offers, n_parts)
 
     def offer(start: int, stop: int) -> None:
         here = Lists(better.places[start:stop], better.similarities[start:stop])
@@ -82,16 +83,32 @@ def offer_back(lists: Lists, order: NDArray[np.int32], scratch: Scratch, steps: 
     return better
 
 
-@njit(cache=True, nogil=True)
-def _list_offers(lists, starts, namers, offers):  # type: ignore[no-untyped-def]
+@njit(cache=True, parallel=True)
+def _count_offers(places, n_parts):  # type: ignore[no-untyped-def]
+    """Return how many list each place, int64 (n,); each thread reads everything and counts its part of the places."""
+    counts = np.zeros(len(places), dtype=np.int64)
+    for part in prange(n_parts):
+        first, last = part * len(places) // n_parts, (part + 1) * len(places) // n_parts
+        for place in range(len(places)):
+            for i in range(places.shape[1]):
+                if first <= places[place, i] < last:
+                    counts[places[place, i]] += 1
+    return counts
+
+
+@njit(cache=True, parallel=True)
+def _list_offers(lists, starts, namers, offers, n_parts):  # type: ignore[no-untyped-def]
     """Set for every place those who list it, ascending, and their similarities."""
+    n, k = lists.places.shape
     free = starts[:-1].copy()
-    for place in range(len(lists.places)):
-        for i in range(lists.places.shape[1]):
-            named = lists.places[place, i]
-            if named >= 0:
-                namers[free[named]], offers[free[named]] = place, lists.similarities[place, i]
-                free[named] += 1
+    for part in prange(n_parts):
+        first, last = part * n // n_parts, (part + 1) * n // n_parts
+        for place in range(n):
+            for i in range(k):
+                named = lists.places[place, i]
+                if first <= named < last:
+                    namers[free[named]], offers[free[named]] = place, lists.similarities[place, i]
+                    free[named] += 1
 
 
 @njit(cache=True, nogil=True)

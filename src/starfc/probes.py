@@ -14,15 +14,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from .cells import Cells
 from .centres import RANKED_ROWS, rank_cells
 from .exact import EQUAL_WITHIN, search_rows
-from .neighborlists import Lists
+from .neighborlists import Lists, find_place
 from .rowstore import read_range, take_rows
 from .scratch import Scratch
 from .selection import mark_others
@@ -73,9 +74,8 @@ def draw_sample(store: NDArray[Any], k: int, seed: int) -> Sample:
     return Sample(queries, neighbors, similarities[:, :k], exchangeable)
 
 
-@dataclass(frozen=True)
-class Probes:
-    """The nearest other cells of every place, best first.
+class Probes(NamedTuple):
+    """The nearest other cells of every place, best first; a named tuple, because kernels take it whole.
 
     Attributes
     ----------
@@ -151,23 +151,31 @@ def _find_margins(
     inf: it has been found; -inf: no margin will do.
     """
     margins = np.empty(sample.neighbors.shape, dtype=np.float32)
-    for at, (query, others) in enumerate(zip(sample.queries, sample.neighbors, strict=True)):
-        forward = _find_scores(probes.cells[query][None], probes.scores[query][None], owners[others]) - floors[query]
-        backward = _find_scores(probes.cells[others], probes.scores[others], owners[query])
-        # Who finds the query does not list it if it has k better ones.
-        is_listed = sample.similarities[at] >= floors[others]
-        backward = np.where(is_listed, backward - floors[others], -np.inf)
-        margins[at] = np.maximum(forward, backward)
-        margins[at, np.isin(others, lists.places[query])] = np.inf
+    _set_margins(probes, owners, lists.places, floors, sample.queries, sample.neighbors, sample.similarities, margins)
     margins[sample.exchangeable] = np.inf
     return margins
 
 
-def _find_scores(cells: NDArray[np.int32], scores: NDArray[np.float32], wanted: NDArray[Any]) -> NDArray[np.float32]:
-    """Return the score of a wanted cell in each row of ranked cells (or of many in one row), -inf where it is not."""
-    named = cells == np.reshape(wanted, (-1, 1))
-    found: NDArray[np.float32] = np.where(named, scores, np.float32(-np.inf)).max(axis=1)
-    return found
+@njit(cache=True)
+def _set_margins(probes, owners, places, floors, queries, neighbors, similarities, margins):  # type: ignore[no-untyped-def]
+    """Set the margins of all true neighbours."""
+    for i in range(len(queries)):
+        query = queries[i]
+        for j in range(neighbors.shape[1]):
+            other = neighbors[i, j]
+            margins[i, j] = _find_score(probes, query, owners[other]) - floors[query]
+            # Who finds the query does not list it if it has k better ones.
+            if similarities[i, j] >= floors[other]:
+                margins[i, j] = max(margins[i, j], _find_score(probes, other, owners[query]) - floors[other])
+            if find_place(places[query], other) >= 0:
+                margins[i, j] = np.inf
+
+
+@njit(cache=True)
+def _find_score(probes, place, cell):  # type: ignore[no-untyped-def]
+    """Return the score that a place has given to a cell, -inf if it has not ranked it."""
+    at = find_place(probes.cells[place], cell)
+    return probes.scores[place, at] if at >= 0 else np.float32(-np.inf)
 
 
 def _is_reached(per_query: NDArray[np.float64], recall: float) -> tuple[bool, float]:
