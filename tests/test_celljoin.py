@@ -89,3 +89,8 @@ def test_lists_that_are_better_stay_as_they_are():
     before = Lists(np.array([[1, 2]] * 4, dtype=np.int32), np.full((4, 2), 9, dtype=np.float32))
     lists = join(rows, [0, 2, 4], np.array([[0, 1]] * 4, dtype=np.int32), 2, np.arange(4, dtype=np.int32), before)
     assert (lists.places == before.places).all() and (lists.similarities == 9).all()
+
+
+def test_no_probes_change_nothing():
+    lists = join(np.eye(3, dtype=np.float32), [0, 3], np.empty((3, 0), np.int32), 2, np.arange(3, dtype=np.int32))
+    assert (lists.places == -1).all()

@@ -177,3 +177,32 @@ def test_killed_and_started_again(faces, tmp_path):
     found = read(graph)
     for name in ("neighbors", "similarities", "order"):
         assert (found[name] == getattr(expected, name)).all()
+
+
+def test_stopped_after_any_part_and_started_again(faces, tmp_path, monkeypatch):
+    """Ever a little later, through an effort that fails and one that takes rounds of expansion."""
+    monkeypatch.setattr(cellknn, "_FLAT_CELLS", 0)
+    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(1, 1, 1), cellknn._Effort(3, 3, 2), cellknn._EFFORTS[2]))
+    expected = build(faces, k=20)
+    stages = []
+
+    def stop_after(n_calls):
+        def progress(stage, done, total):
+            stages.append(stage)
+            if len(stages) > n_calls:
+                raise KeyboardInterrupt
+
+        return progress
+
+    graph = None
+    for n_calls in range(4, 200, 3):
+        stages.clear()
+        try:
+            graph = build(faces, k=20, folder=tmp_path, facts={"of": "faces"}, progress=stop_after(n_calls))
+            break
+        except KeyboardInterrupt:
+            pass
+    assert "knn: expand" in stages or n_calls > 20
+    for name in ("neighbors", "similarities", "order"):
+        assert (getattr(graph, name) == getattr(expected, name)).all()
+    assert len(list(tmp_path.glob("*-both*"))) <= 2  # of the stages before the last two nothing is left

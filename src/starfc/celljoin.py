@@ -94,7 +94,7 @@ def _cut_columns(totals: NDArray[np.int64]) -> list[slice]:
             edges.append(column)
             held = 0
         held += int(total)
-    return [slice(first, last) for first, last in pairwise([*edges, len(totals)])]
+    return [slice(first, last) for first, last in pairwise([*edges, len(totals)]) if first < last]
 
 
 @njit(cache=True, nogil=True)

@@ -17,6 +17,7 @@ enough, as for rows without any structure, all pairs are compared after all.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,7 +29,7 @@ from .cells import Cells, make_cells
 from .exact import join_exactly
 from .expansion import expand_lists
 from .features import Features
-from .neighborlists import Lists, offer_back
+from .neighborlists import Lists, offer_back, open_lists
 from .probes import Probes, Sample, choose_margin, choose_margin_for, draw_sample, rank_probes
 from .scratch import Scratch
 from .steps import Steps
@@ -63,27 +64,26 @@ def find_neighbors(
     failed = levels.array("failed", (len(_EFFORTS),), np.uint8)
     if levels.folder is None:
         failed[:] = 0
-    reached = False
     for level in range(0 if recall < 0.98 else 1, len(_EFFORTS)):
         if failed[level]:
             continue  # an earlier run has found that out
-        lists, reached = _look(store, cells, k, sample, recall, level, steps)
-        if reached:
-            break
+        search = _look(store, cells, k, sample, recall, level, steps)
+        # The last word has what was found: a margin for chance is asked of what can still be improved.
+        if search.reached or search.found >= recall:
+            final = steps.open("graph")
+            neighbors = final.array("neighbors", (len(store), k), np.int32)
+            similarities = final.array("similarities", (len(store), k), np.float32)
+            _map_back(search.lists, cells.order, neighbors, similarities)
+            return neighbors, similarities, cells.order
         failed[level] = 1
-    if not reached:
-        return *join_exactly(features.read, len(features), features.dim, k, steps.progress), cells.order
-    final = steps.open("graph")
-    neighbors = final.array("neighbors", (len(store), k), np.int32)
-    similarities = final.array("similarities", (len(store), k), np.float32)
-    _map_back(lists, cells.order, neighbors, similarities)
-    return neighbors, similarities, cells.order
+        search.close()
+    return *join_exactly(features.read, len(features), features.dim, k, steps.progress), cells.order
 
 
 def _look(
     store: NDArray[Any], cells: Cells, k: int, sample: Sample, recall: float, level: int, steps: Steps
-) -> tuple[Lists, bool]:
-    """Rank, join and expand with one effort; return the lists and whether they are good enough."""
+) -> _Search:
+    """Rank, join and expand with one effort."""
     effort = _EFFORTS[level]
     is_flat = cells.n_cells <= _FLAT_CELLS
     n_ranks = min(max(effort.n_ranks, 4 * k // 5) if is_flat else effort.n_ranks, cells.n_cells - 1)
@@ -95,12 +95,15 @@ def _look(
         search.look_far()
     while not search.reached and search.expand():
         pass
-    # The last word has what was found: the margin for chance is asked of what can still be improved.
-    return search.lists, search.reached or search.found >= recall
+    return search
 
 
 class _Search:
-    """The lists of one effort on their way to the wanted recall."""
+    """The lists of one effort on their way to the wanted recall, stage by stage.
+
+    What each stage has found is noted, so that a run that goes on where another was killed need not have the lists of
+    all stages, only of the last two.
+    """
 
     def __init__(
         self,
@@ -116,10 +119,19 @@ class _Search:
         self.store, self.cells, self.probes, self.k = store, cells, probes, k
         self.sample, self.recall, self.level, self.steps = sample, recall, level, steps
         self.owners = cells.owners
-        self.lists: Lists
         self.reached, self.found = False, 0.0
-        self._followed: tuple[Lists | None, int] = (None, 0)
-        self._n_rounds = 0
+        self._names: list[str] = []  # of the stages that are done
+        notes = steps.open(f"stages{level}")
+        self._founds = notes.array("found", (2 + len(_FOLLOWED),), np.float64)
+        self._reached = notes.array("reached", (2 + len(_FOLLOWED),), np.uint8)
+        if notes.folder is None:
+            self._founds[:] = 0
+        self._kept: dict[str, Lists] = {}
+
+    @property
+    def lists(self) -> Lists:
+        """The lists of the last stage."""
+        return self._get(self._names[-1])
 
     def look_near(self) -> None:
         """Look into the own cell and the nearest ones."""
@@ -127,46 +139,83 @@ class _Search:
         def choose(start: int, stop: int) -> NDArray[np.int32]:
             return np.hstack((self.owners[start:stop, None], self.probes.cells[start:stop, :_NEAR_PROBES]))
 
-        self._take(join_cells(self.store, self.cells, choose, None, self.k, self._open("near"), self.steps), "near")
+        def look() -> tuple[Lists, bool]:
+            return join_cells(self.store, self.cells, choose, None, self.k, self._open("near"), self.steps), False
+
+        self._do("near", look)
 
     def look_far(self) -> None:
         """Look into as many more cells as the recall takes, or, where no number of them will do, as the effort says."""
-        floors = self.lists.find_floors()
-        enough = choose_margin(self.probes, self.owners, self.lists, floors, self.sample, self.recall)
-        n_far = _EFFORTS[self.level].n_far
-        margin = choose_margin_for(n_far, self.probes, floors, self.sample) if enough is None else enough
 
-        def choose(start: int, stop: int) -> NDArray[np.int32]:
-            margins = self.probes.scores[start:stop, _NEAR_PROBES:] - floors[start:stop, None]
-            return np.where(margins >= margin, self.probes.cells[start:stop, _NEAR_PROBES:], -1)
+        def look() -> tuple[Lists, bool]:
+            floors = self.lists.find_floors()
+            enough = choose_margin(self.probes, self.owners, self.lists, floors, self.sample, self.recall)
+            n_far = _EFFORTS[self.level].n_far
+            margin = choose_margin_for(n_far, self.probes, floors, self.sample) if enough is None else enough
 
-        scratch = self._open("far", margin=margin)
-        self._take(join_cells(self.store, self.cells, choose, self.lists, self.k, scratch, self.steps), "far")
-        # What the margin was chosen to find it has found, give or take a row of the sample.
-        self.reached |= enough is not None and self.found >= self.recall
+            def choose(start: int, stop: int) -> NDArray[np.int32]:
+                margins = self.probes.scores[start:stop, _NEAR_PROBES:] - floors[start:stop, None]
+                return np.where(margins >= margin, self.probes.cells[start:stop, _NEAR_PROBES:], -1)
+
+            lists = join_cells(self.store, self.cells, choose, self.lists, self.k, self._open("far"), self.steps)
+            return lists, enough is not None
+
+        self._do("far", look)
 
     def expand(self) -> bool:
         """Look at neighbours of neighbours; tell whether that has helped and another round may."""
-        if self._n_rounds == len(_FOLLOWED):
+        number = len(self._names) - 2
+        if number == len(_FOLLOWED):
             return False
-        name, before = f"round{self._n_rounds}", self.found
-        n_followed = int(np.ceil(_FOLLOWED[self._n_rounds] * self.k))
-        better = expand_lists(
-            self.store, self.cells.order, self.lists, self._followed, n_followed, self._open(name), self.steps
-        )
-        self._followed = self.lists, n_followed
-        self._n_rounds += 1
-        self._take(better, name)
+        before = self.found
+
+        def look() -> tuple[Lists, bool]:
+            n_followed, n_before = (
+                int(np.ceil(share * self.k)) for share in (_FOLLOWED[number], _FOLLOWED[number - 1])
+            )
+            followed = (self._get(self._names[-2]), n_before) if number else (None, 0)
+            scratch = self._open(f"round{number}")
+            order = self.cells.order
+            return expand_lists(self.store, order, self.lists, followed, n_followed, scratch, self.steps), False
+
+        self._do(f"round{number}", look)
         return self.found - before >= _LEAST_GAIN * (self.recall - before)
 
-    def _open(self, name: str, **facts: Any) -> Scratch:  # noqa: ANN401
-        return self.steps.open(f"{name}{self.level}", **facts)
+    def _do(self, name: str, look: Callable[[], tuple[Lists, bool]]) -> None:
+        """Do a stage, unless an earlier run has: look, offer what was found to the other side, measure what there is.
 
-    def _take(self, lists: Lists, name: str) -> None:
-        """Offer what has been found to the other side too, and measure what there is."""
-        self.lists = offer_back(lists, self.cells.order, self._open(f"{name}-both"), self.steps)
-        self.reached, self.found = self.sample.measure(self.lists, self.recall)
+        `look` returns lists, and whether they were made to have the recall and so have it, give or take a query.
+        """
+        stage = len(self._names)
+        if self._founds[stage] == 0:
+            found, made_for_it = look()
+            lists = offer_back(found, self.cells.order, self._open(f"{name}-both"), self.steps)
+            reached, share = self.sample.measure(lists, self.recall)
+            self._reached[stage] = reached or (made_for_it and share >= self.recall)
+            self._founds[stage] = share  # last: it says that the stage is done
+            self._kept[name] = lists
+            self.steps.close(f"{name}{self.level}")
+            if stage >= 2:
+                self._kept.pop(self._names[stage - 2], None)
+                self.steps.close(f"{self._names[stage - 2]}-both{self.level}")
+        self.reached, self.found = bool(self._reached[stage]), float(self._founds[stage])
+        self._names.append(name)
         _log.debug("%s found %.4f", name, self.found)
+
+    def close(self) -> None:
+        """Remove all files of the search."""
+        self._kept.clear()
+        for name in ("probes", "stages", *(f"{name}-both" for name in self._names)):
+            self.steps.close(f"{name}{self.level}")
+
+    def _get(self, name: str) -> Lists:
+        """Return the lists of one of the last two stages."""
+        if name not in self._kept:
+            self._kept[name] = open_lists(self._open(f"{name}-both"), len(self.store), self.k)
+        return self._kept[name]
+
+    def _open(self, name: str) -> Scratch:
+        return self.steps.open(f"{name}{self.level}")
 
 
 @njit(cache=True, parallel=True)

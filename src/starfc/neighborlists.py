@@ -80,6 +80,7 @@ def offer_back(lists: Lists, order: NDArray[np.int32], scratch: Scratch, steps: 
         _offer_rows(order, lists, starts, namers, offers, start, here)
 
     steps.run_tiles(scratch, cut_evenly(n, _TILE_ROWS), offer, "knn: both ways")
+    scratch.drop("namers", "offers")
     return better
 
 

@@ -86,6 +86,12 @@ class Scratch:
         self.watch(mapped)
         return np.asarray(mapped)
 
+    def drop(self, *names: str) -> None:
+        """Remove the files of arrays that are of no more use; whoever holds one may go on with it."""
+        if self.folder is not None:
+            for name in names:
+                (self.folder / f"{name}.npy").unlink(missing_ok=True)
+
     def start_journal(self, n_units: int) -> None:
         """Read which units an earlier run of the same work has finished."""
         if self.folder is None:
