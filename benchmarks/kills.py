@@ -35,7 +35,10 @@ from starfc.model import Model, ModelConfig, expected_shapes
 from starfc.score import score_edges
 from starfc.synth import make_faces
 
-KEPT = {".lock", "knn.npz", "knn.json", "scores.npy", "scores.json"}
+KEPT = {
+    ".lock",
+    *(f"{stage}.{ending}" for stage in ("knn", "relations", "scores") for ending in ("npz", "npy", "json")),
+}
 
 
 def write_inputs(folder: Path, faces: int, k: int, dim: int, hidden: int, seed: int) -> None:
@@ -52,8 +55,8 @@ def write_inputs(folder: Path, faces: int, k: int, dim: int, hidden: int, seed: 
     scores = score_edges(sample, build_knn(sample, k=k), model).scores.astype(np.float64).clip(1e-9, 1 - 1e-9)
     tensors["classifier.2.bias"][1] -= np.float32(np.median(np.log(scores / (1 - scores))) - np.log(0.7 / 0.3))
     model.save(folder / "model")
-    starfc.cluster(rows[:3000], model=model, workdir=folder / "warm")  # compiles what the forks will need
-    starfc.cluster(rows[:3000], model=model, workdir=folder / "warm")
+    for knn in ("exact", "exact", "cells"):  # compiles what the forks will need, to build and to load
+        starfc.cluster(rows[:3000], model=model, knn=knn, workdir=folder / f"warm-{knn}")
 
 
 def fork(work: Callable[[], None], log: Path) -> int:
@@ -119,7 +122,7 @@ def kill_often(folder: Path, n_kills: int, seed: int, options: list[str]) -> dic
             (out / "labels.npy").unlink()
     started = time.perf_counter()
     finish(start(folder, *disturbed), log)
-    stale = [str(path) for path in work.rglob("*") if path.name not in KEPT]
+    stale = [str(path) for path in work.rglob("*") if path.relative_to(work).as_posix() not in KEPT]
     stale += [str(path) for path in out.iterdir() if path.name != "labels.npy"]
     same = (folder / "undisturbed.npy").read_bytes() == (out / "labels.npy").read_bytes()
     return {

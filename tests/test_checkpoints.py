@@ -38,12 +38,15 @@ def take_step(state):
 def test_a_restored_state_goes_on_with_the_same_bits(tmp_path, optimizer):
     state = make_state(optimizer, steps=3)
     state.history.append({"step": 2, "tau2": None})
+    state.note_loss(0.5)
     Checkpoints(tmp_path, {"seed": 0}, 10.0).save(state)
     restored = make_state(optimizer, seed=1)
     assert Checkpoints(tmp_path, {"seed": 0}, 10.0).restore(restored)
     assert (restored.step, restored.sums, restored.history, restored.result) == (
         3, {"steps": 3, "loss": 0.1 + 0.2}, [{"step": 2, "tau2": None}], None,
     )  # fmt: skip
+    assert (restored.best_step, restored.best_loss) == (3, 0.5)
+    assert all(np.array_equal(tensor, restored.best[name]) for name, tensor in state.best.items())
     take_step(state)
     take_step(restored)
     for name, tensor in state.network.get_tensors().items():

@@ -70,11 +70,15 @@ def test_a_model_is_judged_on_the_held_out_faces_only(choose):
         for name, shape in expected_shapes(16, (8,)).items()
     }
     model = Model(ModelConfig(dim=16, hidden=(8,), tau1=0.45, tau2=None), tensors)
-    accuracy, found = built.judge(model, choose=choose)
+    verdict = built.judge(model, choose=choose)
+    accuracy, found = verdict.accuracy, verdict.thresholds
     scored = score_edges(built.features, built.graph, model)
     own = np.flatnonzero(built.judged)
     same = built.labels[built.graph.neighbors[own]] == built.labels[own][:, None]
     assert accuracy == pytest.approx(np.mean((scored.scores[own] > 0.5) == same))
+    scores = scored.scores[own].astype(np.float64)
+    chance = np.clip(np.where(same, scores, 1 - scores), 1e-7, 1)
+    assert verdict.loss == pytest.approx(-np.log(chance).mean(), rel=1e-4)
     fixed = choose_thresholds(scored, built.labels, built.judged, (0.45,), (None,))
     if choose:
         assert found == choose_thresholds(scored, built.labels, built.judged)

@@ -57,8 +57,36 @@ def test_cosine_scores_need_no_columns():
 
 @pytest.mark.parametrize("hidden", [(), (512,)])
 def test_what_can_never_fit_is_refused(hidden):
-    with pytest.raises(InputError, match=r"need about [12].. GB, more than memory_gb \(1\)"):
-        plan_memory(replace(MILLION, hidden=hidden), memory_gb=1)
+    with pytest.raises(InputError, match=r"need about 0.[4-8] GB, more than memory_gb \(0.45\)"):
+        plan_memory(replace(MILLION, hidden=hidden), memory_gb=0.45)
+
+
+@pytest.mark.parametrize("scorer", ["cosine", "relational", "gcn", "combined"])
+@pytest.mark.parametrize("knn", ["", "cells", "exact"])
+@pytest.mark.parametrize("partition", ["components", "mapequation"])
+def test_files_and_fewer_columns_before_a_refusal(scorer, knn, partition):
+    """From much memory to little: all in memory, then files, then an error; never more than the budget."""
+    hidden = (512,) if scorer in ("gcn", "combined") else ()
+    sizes = replace(MILLION, dim=256, scorer=scorer, hidden=hidden, knn=knn, partition=partition)
+    kinds = []
+    for memory_gb in (100, 8, 5, 3, 2, 1.5, 1, 0.6, 0.45):
+        try:
+            plan = plan_memory(sizes, memory_gb=memory_gb)
+        except InputError as error:
+            assert f"more than memory_gb ({memory_gb:g})" in str(error)
+            kinds.append("refused")
+            continue
+        assert plan.peak_bytes <= memory_gb * 1e9
+        assert plan.in_files == (plan.disk_bytes > 0)
+        kinds.append("files" if plan.in_files else "memory")
+    assert kinds[0] == "memory" and kinds[-1] == "refused"
+    assert kinds == sorted(kinds, key=["memory", "files", "refused"].index)
+
+
+def test_a_search_takes_disk_too():
+    given, searched = (plan_memory(replace(MILLION, dim=256, knn=knn), in_files=True) for knn in ("", "cells"))
+    assert searched.disk_bytes >= given.disk_bytes + 16 * MILLION.n_edges
+    assert searched.parts["search"] > 0 and given.parts["search"] == 0
 
 
 def test_too_little_disk_is_refused(tmp_path):

@@ -2,10 +2,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix, eye
-from scipy.sparse.csgraph import connected_components
 
 import starfc
+from released import canonical, cluster_as_released, graded_model, list_with_self
 from starfc.errors import InputError, ModelError, OutputError
 from starfc.features import Features
 from starfc.knn import build_knn, save_knn
@@ -25,69 +24,6 @@ def clustered(n_people=40, faces=12, dim=32, noise=0.5, seed=0):
     people = rng.normal(size=(n_people, dim))
     rows = np.repeat(people, faces, axis=0) + noise * rng.normal(size=(n_people * faces, dim))
     return rows.astype(np.float32), np.repeat(np.arange(n_people), faces)
-
-
-def canonical(labels):
-    """Number labels by first appearance."""
-    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[inverse]
-
-
-def cluster_as_released(rows, tensors, neighbors, similarities, tau1=0.7, tau2=0.72):
-    """Plain numpy/scipy transcription of the authors' released inference, step by step, nothing shared with starfc.
-
-    `neighbors` and `similarities` are their kNN lists, which contain the face itself.
-    """
-    n, k = neighbors.shape
-    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    source, target = np.repeat(np.arange(n), k), neighbors.ravel()
-    others = source != target
-    source, target, similarity = source[others], target[others], similarities.ravel()[others]
-    listed = csr_matrix((np.maximum(similarity, 0), (source, target)), shape=(n, n))
-    adjacency = listed.maximum(listed.T) + eye(n)
-    adjacency = csr_matrix(adjacency / adjacency.sum(axis=1))
-    joined = np.concatenate([rows, adjacency @ rows], axis=1)
-    hidden = np.maximum(joined @ tensors["conv1.weight"] + tensors["conv1.bias"], 0)
-    scores = []
-    for start in range(0, len(source), 20000):
-        pair = slice(start, start + 20000)
-        inner = np.concatenate([hidden[source[pair]], hidden[target[pair]]], axis=1)
-        inner = inner @ tensors["classifier.0.weight"].T + tensors["classifier.0.bias"]
-        inner = np.where(inner > 0, inner, inner * tensors["classifier.1.weight"])
-        logits = inner @ tensors["classifier.2.weight"].T + tensors["classifier.2.bias"]
-        exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-        scores.append(exponentials[:, 1] / exponentials.sum(axis=1))
-    kept = np.concatenate(scores) > tau1
-    source, target = source[kept], target[kept]
-    parsed = csr_matrix((np.ones(len(source)), (source, target)), shape=(n, n))
-    degree = np.asarray(parsed.sum(axis=1)).ravel()
-    common = np.asarray((parsed @ parsed)[source, target]).ravel()
-    linked = degree[target] > 0
-    source, target, common = source[linked], target[linked], common[linked]
-    kept = np.maximum(common / degree[source], common / degree[target]) > tau2
-    refined = csr_matrix((np.ones(kept.sum()), (source[kept], target[kept])), shape=(n, n))
-    return connected_components(refined, directed=True, connection="weak")[1], np.concatenate(scores), kept.sum()
-
-
-def list_with_self(rows, k):
-    """The authors' kNN lists: k entries, the face itself among them, by brute force in blocks."""
-    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
-    neighbors = np.empty((len(rows), k), dtype=np.int64)
-    similarities = np.empty((len(rows), k), dtype=np.float64)
-    for start in range(0, len(rows), 1000):
-        block = rows[start : start + 1000] @ rows.T
-        neighbors[start : start + 1000] = np.argsort(-block, axis=1, kind="stable")[:, :k]
-        similarities[start : start + 1000] = np.take_along_axis(block, neighbors[start : start + 1000], axis=1)
-    return neighbors, similarities
-
-
-def graded_model(rows, neighbors, seed=0):
-    """A random network whose last bias is set so that about half of the edges pass tau1: both outcomes matter."""
-    model = random_model(rows.shape[1], (64,), seed=seed, scale=3.0)
-    _, scores, _ = cluster_as_released(rows, model.tensors, *neighbors)
-    margin = np.quantile(np.log(scores / (1 - scores)), 0.45) - np.log(0.7 / 0.3)
-    model.tensors["classifier.2.bias"][1] -= np.float32(margin)
-    return model
 
 
 def test_imported_checkpoint_clusters_as_the_released_code(tmp_path):

@@ -5,8 +5,9 @@ from hypothesis import strategies as st
 
 from graphs import random_knn_graph, scored_graphs
 from starfc.errors import InputError
-from starfc.prune import AGGREGATES, EDGE_KINDS, measure_intimacy, parse_edges, prune_edges
+from starfc.prune import AGGREGATES, EDGE_KINDS, count_surviving, measure_intimacy, parse_edges, prune_edges
 from starfc.score import ScoredEdges
+from starfc.scratch import Scratch
 from starfc.threads import limited_threads
 
 THRESHOLDS = st.sampled_from([None, 0.0, 0.3, 0.5, 0.7, 0.72, 1.0])
@@ -88,6 +89,18 @@ def test_same_bits_for_any_number_of_threads():
             graph = parse_edges(ScoredEdges(knn.neighbors, knn.similarities), 0.3)
             results.append(measure_intimacy(graph).tobytes())
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize("edges", EDGE_KINDS)
+def test_files_hold_the_same_edges(tmp_path, edges):
+    knn = random_knn_graph(1100, 500)
+    scored = ScoredEdges(knn.neighbors, knn.similarities)
+    settings = {"tau1": 0.3, "tau2": 0.05, "edges": edges}
+    expected = prune_edges(scored, **settings)
+    found = prune_edges(scored, **settings, scratch=Scratch(tmp_path / "parts", limit_bytes=1))
+    assert len(expected.targets) > 0 and count_surviving(scored, 0.3) == len(parse_edges(scored, 0.3).targets)
+    for name in ("offsets", "targets", "scores"):
+        assert getattr(found, name).tobytes() == getattr(expected, name).tobytes()
 
 
 def test_a_hub_known_by_all():

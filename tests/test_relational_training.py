@@ -9,7 +9,7 @@ from starfc.errors import InputError
 from starfc.features import Features
 from starfc.knn import build_knn
 from starfc.relational import load_shipped
-from starfc.relational_training import EdgeSample, fit_network, fit_relations, sample_edges
+from starfc.relational_training import EdgeSample, fit_network, fit_residual, sample_edges
 from starfc.relations import RELATIONS
 from starfc.synth import make_faces
 
@@ -71,18 +71,40 @@ def test_small_collections_have_a_say():
     assert np.abs(np.median(model.predict(large.relations))) < 1.0
 
 
-def test_fitting_to_ones_own_people_helps(faces):
+def test_what_is_added_equals_the_sum_of_both_networks(faces):
+    """The single network against the known one plus the residual, layer by layer, in float64."""
+    sample = sample_edges(*faces, n_edges=3000, k=20)
+    shipped = load_shipped()
+    fitted = fit_residual([sample], shipped, hidden=6, steps=30)
+    assert [len(b) for b in fitted.biases] == [len(b) + 6 for b in shipped.biases[:-1]] + [1]
+    inputs = np.clip(sample.relations, shipped.lowest, shipped.highest).astype(np.float64)
+    n_first = len(shipped.biases[0])
+    hidden = np.maximum(inputs @ fitted.weights[0][:, n_first:] + fitted.biases[0][n_first:], 0)
+    added = hidden @ fitted.weights[-1][-6:, 0] + (fitted.biases[-1] - shipped.biases[-1])
+    np.testing.assert_allclose(fitted.predict(sample.relations), shipped.predict(sample.relations) + added, atol=1e-3)
+    assert np.abs(added).max() > 0.05
+
+
+def test_a_residual_lowers_the_loss_and_repeats(faces):
+    sample = sample_edges(*faces, n_edges=5000, k=20)
+    fitted, again = (fit_residual([sample], load_shipped(), steps=100, seed=3) for _ in range(2))
+    assert loss(fitted, sample) < loss(load_shipped(), sample)
+    assert all((a == b).all() for a, b in zip(fitted.weights, again.weights, strict=True))
+    other = fit_residual([sample], load_shipped(), steps=100, seed=4)
+    assert not (other.weights[0] == fitted.weights[0]).all()
+
+
+def test_fitting_to_ones_own_people_helps_with_others():
     rows, labels = make_faces(1500, people=300, dim=48, seed=9, kinship=1.0, noise=1.5)
-    features = Features(rows)
     known = labels < 150
-    model = fit_relations(Features(rows[known]), labels[known], epochs=4)
-    assert model.facts["n_people"] == 150
+    sample = sample_edges(Features(rows[known]), labels[known], n_edges=20_000)
     others = sample_edges(Features(rows[~known]), labels[~known], n_edges=10_000)
-    assert loss(model, others) < 1.1 * loss(load_shipped(), others)
-    assert len(features) == 1500
+    fitted = fit_residual([sample], load_shipped())
+    assert loss(fitted, others) < loss(load_shipped(), others)
 
 
 def test_labels_must_teach_something(faces):
     features, _ = faces
+    alone = sample_edges(features, np.arange(len(features)), n_edges=100, k=5)
     with pytest.raises(InputError, match="both kinds"):
-        fit_relations(features, np.arange(len(features)))
+        fit_residual([alone], load_shipped())

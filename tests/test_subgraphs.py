@@ -6,11 +6,12 @@ from scipy.optimize import minimize
 
 torch = pytest.importorskip("torch")
 
+from starfc.errors import InputError  # noqa: E402
 from starfc.features import Features  # noqa: E402
 from starfc.knn import join_rows  # noqa: E402
 from starfc.network import EdgeNetwork, draw_distance_tensors  # noqa: E402
 from starfc.sampling import SamplingPlan, index_people, sample_subgraph  # noqa: E402
-from starfc.subgraphs import draw_subgraph, fit_odds  # noqa: E402
+from starfc.subgraphs import DrawnRows, SubgraphStream, draw_rows, fit_odds  # noqa: E402
 from starfc.synth import make_faces  # noqa: E402
 
 PLAN = SamplingPlan(seeds=2, near=6, cluster_randomness=8, sample_randomness=0.9, k=12)
@@ -24,7 +25,7 @@ def collection():
 
 @pytest.fixture
 def subgraph(collection):
-    return draw_subgraph(*collection, PLAN, np.random.default_rng(3))
+    return draw_rows(*collection, PLAN, np.random.default_rng(3)).connect(PLAN.k)
 
 
 def test_a_subgraph_is_the_graph_of_the_sampled_faces(collection, subgraph):
@@ -40,8 +41,32 @@ def test_a_subgraph_is_the_graph_of_the_sampled_faces(collection, subgraph):
 def test_lists_are_no_longer_than_the_subgraph(collection):
     features, labels, people = collection
     plan = SamplingPlan(seeds=1, near=1, cluster_randomness=None, sample_randomness=None, k=500)
-    drawn = draw_subgraph(features, labels, people, plan, np.random.default_rng(0))
+    drawn = draw_rows(features, labels, people, plan, np.random.default_rng(0)).connect(plan.k)
     assert drawn.neighbors.shape == (len(drawn.same), len(drawn.same) - 1)
+
+
+def test_a_stream_gives_every_turn_its_own_rows_in_any_order():
+    """What was read ahead is used only for its turn; turns may be skipped or asked for again."""
+
+    def draw(turn):
+        rows = np.random.default_rng(turn).normal(size=(6, 4)).astype(np.float32)
+        return DrawnRows(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.arange(6) // 2)
+
+    with SubgraphStream(draw, 3) as stream:
+        for turn in (0, 0, 1, 4, 5, 0):
+            np.testing.assert_array_equal(stream.get(turn).nodes.stacked[:, :4], draw(turn).rows)
+
+
+def test_an_error_while_reading_ahead_is_raised_in_its_turn():
+    def draw(turn):
+        if turn == 1:
+            raise InputError("row 7 is bad")
+        return DrawnRows(np.eye(3, dtype=np.float32), np.arange(3))
+
+    with SubgraphStream(draw, 1) as stream:
+        stream.get(0)
+        with pytest.raises(InputError, match="row 7"):
+            stream.get(1)
 
 
 @pytest.mark.parametrize(("share", "n_faces"), [(1.0, None), (0.25, None), (1e-9, 1)])

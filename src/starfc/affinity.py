@@ -8,7 +8,9 @@ order, so that they always give the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numba
@@ -18,9 +20,11 @@ from numpy.typing import NDArray
 
 from .knn import KnnGraph
 from .progress import Progress, silent
+from .scratch import Scratch
 from .tiles import run_tiles
 
 _TILE_ROWS = 1024
+_BLOCK_ROWS = 1 << 18  # gone through before mapped pages are let go of
 # What i's list says of an entry i -> j:
 _ABSENT, _MUTUAL, _ONE_SIDED, _RAISED = 0, 1, 2, 3  # no edge; j agrees; j does not list i; j lists i with a higher s
 
@@ -52,7 +56,13 @@ class Affinity:
         return csr_array((weights, columns, starts), shape=(len(starts) - 1, len(starts) - 1))
 
 
-def build_affinity(graph: KnnGraph, *, order: NDArray[np.int32] | None = None, progress: Progress = silent) -> Affinity:
+def build_affinity(
+    graph: KnnGraph,
+    *,
+    order: NDArray[np.int32] | None = None,
+    scratch: Scratch | None = None,
+    progress: Progress = silent,
+) -> Affinity:
     """Make A~ from the kNN lists.
 
     Parameters
@@ -61,6 +71,8 @@ def build_affinity(graph: KnnGraph, *, order: NDArray[np.int32] | None = None, p
         (n, k).
     order : int32 (n,), optional
         Rows in an order that is good for the cache; the result does not depend on it.
+    scratch : Scratch, optional
+        Where the arrays live; in memory by default.
     progress : callable
         Called as ``progress("affinity", done, total)``.
 
@@ -79,37 +91,67 @@ def build_affinity(graph: KnnGraph, *, order: NDArray[np.int32] | None = None, p
     neighbors, similarities = graph.neighbors, graph.similarities
     n = len(neighbors)
     rows = np.arange(n, dtype=np.int32) if order is None else order
-    kinds = np.empty(neighbors.shape, dtype=np.uint8)
+    place = scratch or Scratch()
+    kinds = place.array("kinds", neighbors.shape, np.uint8)
 
     def match_tile(start: int, stop: int) -> bool:
         return bool(_match_lists(rows[start:stop], neighbors, similarities, kinds))
 
-    run_tiles(n, _TILE_ROWS, lambda start, stop: _classify_entries(start, stop, neighbors, similarities, kinds), "")
-    disagreeing = run_tiles(n, _TILE_ROWS, match_tile, "affinity", progress)
+    def classify_tile(start: int, stop: int) -> None:
+        _classify_entries(start, stop, neighbors, similarities, kinds)
+
+    run_tiles(n, _TILE_ROWS, classify_tile, "", after=place.relieve)
+    disagreeing = run_tiles(n, _TILE_ROWS, match_tile, "affinity", progress, place.relieve)
     weights = similarities
     if any(disagreeing):
-        weights = np.array(similarities)
-        run_tiles(n, _TILE_ROWS, lambda start, stop: _raise_weights(start, stop, neighbors, weights, kinds), "")
-    return Affinity(neighbors, weights, *_transpose_one_sided(neighbors, similarities, kinds))
+        weights = _raise_all(neighbors, similarities, kinds, place)
+    return Affinity(neighbors, weights, *_transpose_one_sided(neighbors, similarities, kinds, place))
+
+
+def _raise_all(
+    neighbors: NDArray[np.int32], similarities: NDArray[np.float32], kinds: NDArray[np.uint8], scratch: Scratch
+) -> NDArray[np.float32]:
+    """Return the similarities with the higher of two where both ends list an edge."""
+    weights = scratch.array("weights", similarities.shape, np.float32)
+
+    def raise_tile(start: int, stop: int) -> None:
+        weights[start:stop] = similarities[start:stop]
+        _raise_weights(start, stop, neighbors, similarities, kinds, weights)
+
+    run_tiles(len(neighbors), _TILE_ROWS, raise_tile, "", after=scratch.relieve)
+    return weights
 
 
 def _transpose_one_sided(
-    neighbors: NDArray[np.int32], similarities: NDArray[np.float32], kinds: NDArray[np.uint8]
+    neighbors: NDArray[np.int32], similarities: NDArray[np.float32], kinds: NDArray[np.uint8], scratch: Scratch
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]:
     """List for every face, by id, those that list it without being listed; each thread does a range of the faces."""
     n = len(neighbors)
-    n_faces = -(-n // numba.get_num_threads())  # a range per thread, because each goes through all lists
     offsets = np.zeros(n + 1, dtype=np.int64)
-    run_tiles(n, n_faces, lambda first, last: _count_unlisted(first, last, neighbors, kinds, offsets[1:]), "")
+
+    def count(rows: slice, first: int, last: int) -> None:
+        _count_unlisted(first, last, neighbors[rows], kinds[rows], offsets[1:])
+
+    _go_through_lists(n, count, scratch)
     np.cumsum(offsets, out=offsets)
-    unlisted = np.empty(offsets[-1], dtype=np.int32)
-    weights = np.empty(offsets[-1], dtype=np.float32)
+    next_free = offsets[:-1].copy()
+    unlisted = scratch.array("unlisted", (int(offsets[-1]),), np.int32)
+    weights = scratch.array("unlisted-weights", (int(offsets[-1]),), np.float32)
 
-    def fill(first: int, last: int) -> None:
-        _fill_unlisted(first, last, neighbors, similarities, kinds, offsets, unlisted, weights)
+    def fill(rows: slice, first: int, last: int) -> None:
+        lists = (neighbors[rows], similarities[rows], kinds[rows])
+        _fill_unlisted(first, last, rows.start, *lists, next_free, unlisted, weights)
 
-    run_tiles(n, n_faces, fill, "")
+    _go_through_lists(n, fill, scratch)
     return offsets, unlisted, weights
+
+
+def _go_through_lists(n: int, work: Callable[[slice, int, int], None], scratch: Scratch) -> None:
+    """Call work(rows, first, last) for all lists, a block at a time, with the range of faces of each thread."""
+    n_faces = -(-n // numba.get_num_threads())
+    for begin in range(0, n, _BLOCK_ROWS):
+        rows = slice(begin, min(begin + _BLOCK_ROWS, n))
+        run_tiles(n, n_faces, partial(work, rows), "", after=scratch.relieve)
 
 
 @njit(cache=True, nogil=True)
@@ -152,13 +194,13 @@ def _match_lists(rows, neighbors, similarities, kinds):  # type: ignore[no-untyp
 
 
 @njit(cache=True, nogil=True)
-def _raise_weights(start, stop, neighbors, weights, kinds):  # type: ignore[no-untyped-def]
-    """Put the higher similarity of both ends where the lists disagree; the entries read are never ones written."""
+def _raise_weights(start, stop, neighbors, similarities, kinds, weights):  # type: ignore[no-untyped-def]
+    """Put the higher similarity of both ends where the lists disagree."""
     for i in range(start, stop):
         for slot in range(neighbors.shape[1]):
             if kinds[i, slot] == _RAISED:
                 j = neighbors[i, slot]
-                weights[i, slot] = weights[j, _find_slot(neighbors[j], i)]
+                weights[i, slot] = similarities[j, _find_slot(neighbors[j], i)]
 
 
 @njit(cache=True, nogil=True)
@@ -171,16 +213,15 @@ def _count_unlisted(first, last, neighbors, kinds, counts):  # type: ignore[no-u
 
 
 @njit(cache=True, nogil=True)
-def _fill_unlisted(first, last, neighbors, similarities, kinds, offsets, unlisted, weights):  # type: ignore[no-untyped-def]
-    """Write the one-sided edges into each face of a range."""
-    next_free = offsets[first:last].copy()
+def _fill_unlisted(first, last, begin, neighbors, similarities, kinds, next_free, unlisted, weights):  # type: ignore[no-untyped-def]
+    """Write the one-sided edges of the lists of the rows from `begin` on into each face of a range."""
     for i in range(len(neighbors)):
         for slot in range(neighbors.shape[1]):
             j = neighbors[i, slot]
             if kinds[i, slot] == _ONE_SIDED and first <= j < last:
-                unlisted[next_free[j - first]] = i
-                weights[next_free[j - first]] = similarities[i, slot]
-                next_free[j - first] += 1
+                unlisted[next_free[j]] = begin + i
+                weights[next_free[j]] = similarities[i, slot]
+                next_free[j] += 1
 
 
 @njit(cache=True)

@@ -46,6 +46,8 @@ class TrainingState:
         Loss, time and so on of the steps since the last report.
     history : list of dict
         The reports.
+    best_step, best_loss, best
+        The step with the least loss on held-out people, that loss, and its weights; 0 and None before the first.
     result : dict or None
         tau_1, tau_2 and the facts, once the training is finished.
     """
@@ -55,7 +57,15 @@ class TrainingState:
     step: int = 0
     sums: dict[str, float] = field(default_factory=dict)
     history: list[dict[str, Any]] = field(default_factory=list)
+    best_step: int = 0
+    best_loss: float = float("inf")
+    best: dict[str, NDArray[np.float32]] | None = None
     result: dict[str, Any] | None = None
+
+    def note_loss(self, loss: float) -> None:
+        """Keep the present weights if the loss on held-out people was never lower."""
+        if loss < self.best_loss:
+            self.best_step, self.best_loss, self.best = self.step, loss, self.network.get_tensors()
 
     def add_step(self, **figures: float) -> None:
         """Count a step, and add its figures to the sums."""
@@ -105,7 +115,9 @@ class Checkpoints:
             for name, tensor in entries.items():
                 if tensor is not None:
                     tensors[f"optimizer.{number}.{name}"] = tensor.numpy()
-        facts = {name: getattr(state, name) for name in ("step", "sums", "history", "result")}
+        for name, tensor in (state.best or {}).items():
+            tensors[f"best.{name}"] = tensor
+        facts = {name: getattr(state, name) for name in ("step", "sums", "history", "best_step", "best_loss", "result")}
         metadata = {"starfc": json.dumps(facts | {"fingerprint": self.fingerprint})}
         with replacing(self.path) as aside:
             aside.write_bytes(save(tensors, metadata))
@@ -147,6 +159,8 @@ def _restore_tensors(state: TrainingState, tensors: dict[str, NDArray[Any]]) -> 
     prefix = "network."
     weights = {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
     state.network.load_tensors(weights)
+    best = {name.removeprefix("best."): tensor for name, tensor in tensors.items() if name.startswith("best.")}
+    state.best = best or None
     entries: dict[int, dict[str, torch.Tensor]] = {}
     for name, tensor in tensors.items():
         if name.startswith("optimizer."):

@@ -22,6 +22,7 @@ COMMANDS = {
     "cluster": ("cluster", "Group FEATURES by person and write one label per face to OUT."),
     "sweep": ("sweep", "Show what other thresholds would give: F with labels, else the number of clusters."),
     "train": ("train", "Train an edge scorer on FEATURES with known LABELS and write a model folder."),
+    "calibrate": ("calibrate", "Choose a model's thresholds by a small labelled sample, and say what F to expect."),
     "evaluate": ("evaluate", "Compare PREDICTED labels with TRUTH: pairwise and BCubed precision, recall, F, and NMI."),
     "report": ("report", "Write one self-contained HTML file that shows CLUSTERS."),
     "review": ("review", "Look through CLUSTERS and correct them on a page in the browser."),

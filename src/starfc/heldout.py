@@ -87,16 +87,35 @@ class HeldOut:
         graph = join_rows(taken.raw, min(k, len(rows) - 1))
         return cls(taken, labels[rows], np.isin(rows, judged), graph)
 
-    def judge(self, model: Model, *, choose: bool) -> tuple[float, Thresholds]:
-        """Return the share of edges judged rightly, and F at the model's thresholds or at the best if told to choose.
+    def judge(self, model: Model, *, choose: bool) -> Verdict:
+        """Judge the edges of held-out faces, and the clusters at the model's thresholds, or at the best if so told.
 
         Choosing takes as long as many steps of a training.
         """
         scored = score_edges(self.features, self.graph, model)
         grid = (_TAU1_GRID, _TAU2_GRID) if choose else ((model.config.tau1,), (model.config.tau2,))
         found = choose_thresholds(scored, self.labels, self.judged, *grid)
-        right = (scored.scores > 0.5) == (self.labels[self.graph.neighbors] == self.labels[:, None])
-        return float(right[self.judged].mean()), found
+        scores = scored.scores[self.judged].astype(np.float64)
+        same = self.labels[self.graph.neighbors[self.judged]] == self.labels[self.judged][:, None]
+        given = np.clip(np.where(same, scores, 1 - scores), 1e-7, 1)  # the probability of what is true
+        return Verdict(float(-np.log(given).mean()), float(((scores > 0.5) == same).mean()), found)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a model does on held-out people.
+
+    Attributes
+    ----------
+    loss, accuracy : float
+        Mean cross entropy, and share of edges judged rightly.
+    thresholds : Thresholds
+        With the F scores of the clusters at them.
+    """
+
+    loss: float
+    accuracy: float
+    thresholds: Thresholds
 
 
 def _gather_held_out(held: PersonIndex, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -1,9 +1,13 @@
 """Memory plan: what a run will use, settled before it starts.
 
 In: the sizes of the work and what memory and disk there are. Out: MemoryPlan: how many columns of P and Q are held at a
-time, whether the arrays of scoring go to files, and the expected peak. Fewer columns cost time (the last convolution is
-computed again for each pass), files cost disk; neither changes a bit of the result. The
-peak counts every mapped page as resident, unless the budget forces them out, and half of the edges as surviving.
+time, whether arrays go to files, the expected peak and the disk it takes. Of each stage two numbers are known: what it
+must hold, and what may be in memory or in mapped files, which can be let go of. If everything fits it stays in memory;
+else it goes to files; if what must be held does not fit, the run is refused. Fewer columns cost time (the last
+convolution is computed again for each pass), files cost disk; neither changes a bit of the result.
+
+How many edges survive is not known before they are scored: half of them are planned for, and the stages count them
+before they go on.
 """
 
 from __future__ import annotations
@@ -21,8 +25,12 @@ _WIDE_UP_TO = 1 << 16  # faces up to which columns come in wide groups, which ar
 _BYTES_PER_FACE = 4000  # that scoring may take before it holds fewer columns, whatever there is
 _SMALL_BYTES = 340_000_000  # a run that takes no more than this is not worth saving memory for
 _NOTEWORTHY_BYTES = 1 << 30
+_INPUTS = ("features", "graph")  # parts that are there during every stage; the others follow each other
 _LIBRARY_BYTES = 100_000_000  # resident pages of the program files
 _TILE_BYTES = 160 << 20  # compiled kernels, buffers of the threads
+_SURVIVING = 0.5  # share of the edges; a trained network keeps fewer
+_PARSED_BYTES = 21  # of pruning per surviving edge: the parsed graph, its intimacies, what is kept of it
+_FLOW_BYTES = 32  # per surviving edge, of partitions that build a graph of their own
 
 
 @dataclass(frozen=True)
@@ -34,9 +42,29 @@ class Sizes:
     row_bytes: int  # of the features as stored
     features_in_memory: bool
     graph_in_memory: bool
+    dim: int = 0
     copied_row_bytes: int = 0  # of a float32 copy, where kernels cannot read the features as they are
-    hidden: tuple[int, ...] = ()  # widths of the network's layers; none for cosine scores
-    edge_bytes: int = 16  # that pruning and partition take per edge of the graph
+    knn: str = ""  # how the graph is built: "cells", "exact"; nothing for a graph that is there
+    scorer: str = "cosine"
+    hidden: tuple[int, ...] = ()  # widths of the layers of the network that scores
+    partition: str = "components"
+
+    @property
+    def n_edges(self) -> int:
+        """Entries of the kNN lists."""
+        return self.n * self.k
+
+
+@dataclass(frozen=True)
+class _Need:
+    """Bytes that a stage must hold, and bytes that may be in mapped files."""
+
+    held: int
+    mapped: int
+
+    @property
+    def whole(self) -> int:
+        return self.held + self.mapped
 
 
 @dataclass(frozen=True)
@@ -52,9 +80,9 @@ class MemoryPlan:
     columns : int, optional
         Columns of P and Q held at a time; None for all of them, or where there are none.
     in_files : bool
-        The arrays of scoring are memory-mapped files.
+        Arrays that can be are memory-mapped files.
     disk_bytes : int
-        Their size.
+        The most that those and the work folder take at a time.
     parts : dict
         The largest parts of the peak, in bytes.
     """
@@ -69,7 +97,13 @@ class MemoryPlan:
     @property
     def is_noteworthy(self) -> bool:
         """Tell whether a user would want to know."""
-        return self.in_files or sum(self.parts.values()) > _NOTEWORTHY_BYTES
+        inputs = sum(self.parts.get(name, 0) for name in _INPUTS)
+        largest = max((size for name, size in self.parts.items() if name not in _INPUTS), default=0)
+        return self.in_files or inputs + largest > _NOTEWORTHY_BYTES
+
+    def measure_spare(self) -> int:
+        """Return how much of the budget is left, mapped pages not counted, which can be let go of."""
+        return self.budget_bytes - measure_private_bytes() - _LIBRARY_BYTES
 
     def describe(self) -> str:
         """Say it in one line.
@@ -112,7 +146,8 @@ def plan_memory(sizes: Sizes, *, memory_gb: float | None = None, in_files: bool 
     memory_gb : float, optional
         What it may use; 80 % of what is free by default.
     in_files : bool
-        The arrays of scoring go to files even if they fit (a work folder); else only if they do not.
+        Arrays go to files even if they fit (a work folder, which keeps the graph and the scores too); else only if
+        they do not.
 
     Returns
     -------
@@ -126,42 +161,83 @@ def plan_memory(sizes: Sizes, *, memory_gb: float | None = None, in_files: bool 
     """
     present = measure_private_bytes() + _LIBRARY_BYTES  # mapped inputs are counted below, touched or not
     budget = int(memory_gb * 1e9) if memory_gb is not None else present + int(SHARE_OF_FREE * free_memory_bytes())
-    n = sizes.n
-    parts = {
-        "features": 0 if sizes.features_in_memory else n * sizes.row_bytes,
-        "graph": 0 if sizes.graph_in_memory else 8 * n * sizes.k,
-        "pruning": n * (sizes.edge_bytes * sizes.k + 40),
-    }
     fixed = present + _TILE_BYTES
-    if sizes.hidden:
-        return _plan_scoring(sizes, budget, fixed, parts, in_files)
-    _require(sizes, fixed + parts["graph"] + parts["pruning"], budget)
-    return MemoryPlan(budget, min(budget, fixed + sum(parts.values())), None, False, 0, parts)
-
-
-def _plan_scoring(sizes: Sizes, budget: int, fixed: int, parts: dict[str, int], in_files: bool) -> MemoryPlan:
-    """Choose the columns, and files if they do not fit in memory."""
-    n, width = sizes.n, sizes.hidden[-1]
-    others = n * (sizes.copied_row_bytes + 4 * sum(sizes.hidden[:-1]) + 4 * sizes.k + 24)
-    affinity = n * (4 * sizes.k + 8)  # half of the edges listed by one end only; measured: a third
-    before = fixed + parts["features"] + parts["graph"] + others + affinity
-    columns = _fit_columns(min(budget, max(_BYTES_PER_FACE * n, fixed + _SMALL_BYTES)) - before, n, width)
-    least = fixed + parts["pruning"]
-    spilling = in_files
-    if before + 8 * n * columns > budget:
-        # What is mapped can be let go of; what the columns themselves need is read again and again and should fit.
-        spilling = True
-        least = max(least, fixed + affinity + 24 * n)
-        columns = _fit_columns((budget - least) * 3 // 4, n, width)
-    _require(sizes, least, budget)
+    inputs = {
+        "features": 0 if sizes.features_in_memory else sizes.n * sizes.row_bytes,
+        "graph": 0 if sizes.graph_in_memory else 8 * sizes.n_edges,
+    }
+    # A graph that was compared exactly is in memory whatever the plan, and stays there.
+    kept = 8 * sizes.n_edges if sizes.knn == "exact" else 0
+    knn, pruning = _need_for_knn(sizes), _need_for_pruning(sizes)
+    scores, columns = _need_for_scores(sizes, budget, fixed + sum(inputs.values()), fixed + kept)
+    needs = {"search": knn, "scores": scores, "pruning": pruning}
+    parts = inputs | {name: need.whole for name, need in needs.items()}
+    # The features are not read any more once the edges are scored, but their pages may still be there.
+    peak = fixed + sum(inputs.values()) + max(need.whole for need in needs.values())
+    in_files = in_files or peak > budget
+    _require(sizes, fixed + max(knn.held, kept + scores.held, kept + pruning.held), budget)
     return MemoryPlan(
         budget_bytes=budget,
-        peak_bytes=min(budget, max(before + 8 * n * columns, fixed + sum(parts.values()))),
-        columns=columns if columns < width else None,
-        in_files=spilling,
-        disk_bytes=8 * n * columns + others + (4 * n * sizes.k if columns < width else 0) if spilling else 0,
-        parts=parts | {"P and Q": 8 * n * columns},
+        peak_bytes=min(budget, peak),
+        columns=columns if sizes.hidden and columns < sizes.hidden[-1] else None,
+        in_files=in_files,
+        disk_bytes=_measure_disk(sizes, knn, scores, pruning) if in_files else 0,
+        parts=parts,
     )
+
+
+def _need_for_knn(sizes: Sizes) -> _Need:
+    """Return what the search for neighbours takes, the finished lists not counted."""
+    n, k, dim = sizes.n, sizes.k, sizes.dim
+    if sizes.knn == "exact":
+        return _Need(n * (32 * k + 128) + min(8 * n * dim, 4 << 30), 0)
+    if sizes.knn == "cells":
+        # Held: the sample that centres are trained on and some arrays of n. In files: the rows as halves, the ranked
+        # cells, and the lists of the last two steps.
+        return _Need(n * (dim + 6 * dim // 10 + k + 160), n * (2 * dim + 320 + 56 * k))
+    return _Need(0, 0)
+
+
+def _need_for_scores(sizes: Sizes, budget: int, before: int, least: int) -> tuple[_Need, int]:
+    """Return what scoring takes, and how many columns of P and Q it holds at a time."""
+    n, k = sizes.n, sizes.k
+    # Evidence as it comes and sorted, scores, the lists in the meantime.
+    relations = n * (16 * k + 72) if sizes.scorer in ("relational", "combined") else 0
+    if not sizes.hidden:
+        return _Need(relations, 0), 0
+    # The affinity goes to files too, but without it in memory nothing moves: half of the edges listed by one end only
+    # (measured: a third).
+    held, width = n * (4 * k + 32 + (8 * k if relations else 0)), sizes.hidden[-1]
+    mapped = n * (sizes.copied_row_bytes + 4 * sum(sizes.hidden[:-1]) + 4 * k)
+    wanted = min(budget, max(_BYTES_PER_FACE * n, least + _SMALL_BYTES))
+    columns = _fit_columns(wanted - before - held - mapped, n, width)
+    if before + held + mapped + 8 * n * columns > budget:
+        # What is mapped can be let go of; what the columns themselves need is read again and again and should fit.
+        columns = _fit_columns((budget - least - held) * 3 // 4, n, width)
+    return _Need(max(held, relations), mapped + 8 * n * columns), columns
+
+
+def _need_for_pruning(sizes: Sizes) -> _Need:
+    """Return what pruning and partition take if half of the edges survive."""
+    return _Need(*measure_pruning(sizes.n, int(_SURVIVING * sizes.n_edges), sizes.partition))
+
+
+def measure_pruning(n: int, n_edges: int, partition: str) -> tuple[int, int]:
+    """Return the bytes that pruning and partition must hold, and those that may be in files, for so many edges.
+
+    >>> measure_pruning(10, 100, "components"), measure_pruning(10, 100, "mapequation")
+    ((400, 2100), (4240, 2100))
+    """
+    flow = 0 if partition == "components" else _FLOW_BYTES * n_edges + 64 * n
+    return 40 * n + flow, _PARSED_BYTES * n_edges
+
+
+def _measure_disk(sizes: Sizes, knn: _Need, scores: _Need, pruning: _Need) -> int:
+    """Return the most that files take: while neighbours are searched, or later, when the graph and scores are kept."""
+    graph = 2 * 8 * sizes.n_edges if sizes.knn else 0  # as it was found and as it is kept
+    # Beside what is planned for in memory: what two ends of an edge disagree about, and where passes do not read.
+    scratch = scores.whole + 9 * sizes.n_edges if sizes.hidden else 0
+    return graph + max(knn.mapped, 4 * sizes.n_edges + max(scratch, pruning.mapped))
 
 
 def _fit_columns(n_bytes: int, n: int, width: int) -> int:

@@ -1,8 +1,9 @@
 """Model folder: what training leaves behind and clustering needs.
 
-`model.safetensors` holds the tensors under the names of the authors' release (`conv1.weight`, ...,
-`classifier.2.bias`), `config.json` the scorer, its shapes, k, tau_1, tau_2 and how to prune and partition,
-`README.md` the model card. Nothing here needs torch, except the import of the authors' `.pth` files.
+`model.safetensors` holds the tensors, those of a GCN under the names of the authors' release (`conv1.weight`, ...,
+`classifier.2.bias`), those of a network of relations as `relational_model.py` has them; `config.json` the scorer, its
+shapes, k, tau_1, tau_2 and how to prune and partition, `README.md` the model card. Nothing here needs torch, except the
+import of the authors' `.pth` files.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class ModelConfig:
     aggregate: str = "max"
     edges: str = "directed"
     partition: str = "components"
+    relations: tuple[str, ...] = ()  # that a relational model reads
     training: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -66,7 +68,9 @@ class Model:
     tensors: dict[str, NDArray[np.float32]]
 
     def __post_init__(self) -> None:
-        expected = expected_shapes(self.config.dim, self.config.hidden)
+        config = self.config
+        # A network of relations is checked by what reads it (`relational_model.py`).
+        expected = expected_shapes(config.dim, config.hidden) if config.scorer != "relational" else {}
         found = {name: tuple(tensor.shape) for name, tensor in self.tensors.items()}
         for name, shape in expected.items():
             if found.get(name) != shape:
@@ -119,6 +123,7 @@ class Model:
             "aggregate": config.aggregate,
             "edges": config.edges,
             "partition": config.partition,
+            "relations": list(config.relations),
             "training": config.training,
         }
 
@@ -128,13 +133,23 @@ class Model:
             "\n".join(f"- {name}: {value}" for name, value in config.training.items() if name != "history")
             or "- not recorded"
         )
-        return (
-            f"# starfc model\n\nScores the edges of a kNN graph of face vectors (dimension {config.dim}) with the GCN"
-            f" of STAR-FC, layers {list(config.hidden)}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
-            f" (k {config.k}, tau_1 {config.tau1}, tau_2 {config.tau2},\n{config.aggregate} intimacy on"
-            f" {config.edges} edges, {config.partition}).\n\nIt reads raw features: it is of use only for vectors of"
-            f" the embedder it was trained on.\n\n## Training\n\n{facts}\n"
-        )
+        if config.relations:
+            beside = f" and, beside them, by the GCN of STAR-FC (k {config.k})" if config.scorer == "combined" else ""
+            what = (
+                f"Scores the edges of a kNN graph of face vectors by {len(config.relations)} relations of their ends"
+                f"{beside}, layers {list(config.hidden)}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
+                f" (k from the data, p > {config.tau1}, {config.partition}).\n\nRelations do not depend on the"
+                " embedder, but what was learned is of the people and the embedder it was trained on."
+            )
+        else:
+            what = (
+                f"Scores the edges of a kNN graph of face vectors (dimension {config.dim}) with the GCN of STAR-FC,"
+                f" layers {list(config.hidden)}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
+                f" (k {config.k}, tau_1 {config.tau1}, tau_2 {config.tau2},\n{config.aggregate} intimacy on"
+                f" {config.edges} edges, {config.partition}).\n\nIt reads raw features: it is of use only for vectors"
+                " of the embedder it was trained on."
+            )
+        return f"# starfc model\n\n{what}\n\n## Training\n\n{facts}\n"
 
 
 def require_model_target(folder: Path) -> None:
@@ -212,6 +227,7 @@ def _config_from_json(raw: dict[str, Any], folder: Path) -> ModelConfig:
             aggregate=str(raw["aggregate"]),
             edges=str(raw["edges"]),
             partition=str(raw["partition"]),
+            relations=tuple(str(name) for name in raw.get("relations", ())),
             training=dict(raw["training"]),
         )
     except ModelError:

@@ -14,14 +14,18 @@ from numpy.typing import NDArray
 from .errors import InputError
 from .mapequation import label_by_map_equation
 from .prune import EdgeGraph
+from .scratch import Scratch
 
 PARTITIONS = ("components", "mapequation", "dynamic")
+_BLOCK_ROWS = 1 << 18  # whose edges are gone through before mapped pages are let go of
 
 
-def partition_graph(graph: EdgeGraph, *, partition: str = "components", seed: int = 0) -> NDArray[np.int64]:
-    """Label the faces by the named way of reading clusters off the graph."""
+def partition_graph(
+    graph: EdgeGraph, *, partition: str = "components", seed: int = 0, scratch: Scratch | None = None
+) -> NDArray[np.int64]:
+    """Label the faces by the named way of reading clusters off the graph, whose arrays may be in a scratch."""
     if partition == "components":
-        return label_components(graph)
+        return label_components(graph, scratch=scratch)
     if partition == "mapequation":
         return label_by_map_equation(graph, seed=seed)
     if partition == "dynamic":
@@ -29,14 +33,19 @@ def partition_graph(graph: EdgeGraph, *, partition: str = "components", seed: in
     raise InputError(f"partition ('{partition}') must be one of {', '.join(PARTITIONS)}")
 
 
-def label_components(graph: EdgeGraph) -> NDArray[np.int64]:
-    """Label connected components, edges taken as undirected.
+def label_components(graph: EdgeGraph, *, scratch: Scratch | None = None) -> NDArray[np.int64]:
+    """Label connected components, edges taken as undirected: union-find, which goes through the edges once.
 
     >>> graph = EdgeGraph(np.array([0, 1, 1, 1]), np.array([2], np.int32), np.array([1.0], np.float32))
     >>> label_components(graph).tolist()
     [0, 1, 0]
     """
-    return np.asarray(_label_components(graph.offsets, graph.targets))
+    parent = np.arange(graph.n_nodes, dtype=np.int32)
+    for start in range(0, graph.n_nodes, _BLOCK_ROWS):
+        _join_edges(start, min(start + _BLOCK_ROWS, graph.n_nodes), graph.offsets, graph.targets, parent)
+        if scratch is not None:
+            scratch.relieve()
+    return np.asarray(_number_trees(parent))
 
 
 def label_by_dynamic_pruning(
@@ -87,20 +96,23 @@ def _find_root(parent, node):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True)
-def _label_components(offsets, targets):  # type: ignore[no-untyped-def]
-    """Union-find over all edges; the smallest id of a tree is its root, so labels follow first appearance."""
-    n = len(offsets) - 1
-    parent = np.arange(n, dtype=np.int32)
-    for i in range(n):
+def _join_edges(start, stop, offsets, targets, parent):  # type: ignore[no-untyped-def]
+    """Join the trees of both ends of the edges of some rows; the smallest id of a tree is its root."""
+    for i in range(start, stop):
         for e in range(offsets[i], offsets[i + 1]):
             a, b = _find_root(parent, i), _find_root(parent, targets[e])
             if a < b:
                 parent[b] = a
             elif b < a:
                 parent[a] = b
-    labels = np.empty(n, dtype=np.int64)
+
+
+@njit(cache=True)
+def _number_trees(parent):  # type: ignore[no-untyped-def]
+    """Give every tree the number of its first appearance, which is that of the root."""
+    labels = np.empty(len(parent), dtype=np.int64)
     n_labels = 0
-    for i in range(n):
+    for i in range(len(parent)):
         root = _find_root(parent, i)
         if root == i:
             labels[i] = n_labels

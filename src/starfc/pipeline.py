@@ -32,6 +32,7 @@ from .partition import partition_graph
 from .progress import Progress, silent
 from .prune import prune_edges
 from .score import ScoredEdges
+from .scratch import Scratch
 from .settings import Settings as Settings
 from .settings import settle
 from .stages import Run
@@ -73,8 +74,11 @@ class Clusters:
     @property
     def sizes(self) -> NDArray[np.int64]:
         """Faces per cluster, int64 (n_clusters,)."""
-        _, sizes = np.unique(self.labels[self.labels >= 0], return_counts=True)
-        return sizes
+        labels = self.labels if self.labels.min(initial=0) >= 0 else self.labels[self.labels >= 0]
+        if labels.max(initial=0) > 2 * len(self.labels):  # ids of known people, which may be any
+            return np.unique(labels, return_counts=True)[1]
+        counts = np.bincount(labels)
+        return counts[counts > 0]
 
     def summary(self) -> dict[str, Any]:
         """Return the figures of `starfc cluster --json`."""
@@ -180,7 +184,7 @@ def cluster(
     workdir : path, optional
         Folder in which finished stages are kept: the same call goes on where a killed one stopped.
     memory_gb : float, optional
-        Memory to keep to after the kNN graph; 80 % of what is free by default. What does not fit goes to files.
+        Memory to keep to; 80 % of what is free by default. What does not fit goes to files.
     seed, threads, progress
         Random seed; cores to use (all); callable for progress.
     say : callable
@@ -214,23 +218,25 @@ def cluster(
         load_constraints(constraints, n_faces=len(features)) if isinstance(constraints, str | Path) else constraints
     )
     settings = settle(features, loaded, graph, k, scorer, tau1, tau2, aggregate, edges, partition, prefer, seed)
-    if loaded is not None and settings.scorer == "gcn":
+    if loaded is not None and settings.scorer in ("gcn", "combined"):
         loaded.require_dim(features.dim)
     run = Run(progress)
     target = Path(beside) if beside is not None else Path(tempfile.gettempdir()) / "cluster"
     with ExitStack() as stack:
         stack.enter_context(limited_threads(threads))
-        settings = run.choose_neighbors(features, settings, is_open=k is None and graph is None)
-        plan = stack.enter_context(run.opened(features, settings, loaded, graph, workdir, memory_gb, target))
+        stack.enter_context(run.opened(workdir, target))
+        inputs = (features, loaded, graph, knn, recall)
+        run.settle_memory(*inputs, settings, memory_gb)  # of the fewest neighbours, where their number is open
+        settings = run.choose_neighbors(features, settings, loaded, is_open=k is None and graph is None)
+        plan = run.settle_memory(*inputs, settings, memory_gb)
         if memory_gb is not None or plan.is_noteworthy:
             say(plan.describe())
         run.check(features)
         settings = run.choose_threshold(features, settings, seed)
         graph = run.get_graph(features, settings, graph, knn, recall, seed)
         scored = run.get_scores(features, graph, settings, loaded)
-        run.make_room(graph)
-        with run.timed("partition"):
-            labels = _partition(scored, settings, corrections)
+        with run.timed("partition"), run.pruning(scored, settings) as scratch:
+            labels = _partition(scored, settings, corrections, scratch)
     run.seconds["total"] = time.perf_counter() - run.started
     return Clusters(labels, settings, scored, run.seconds, tuple(run.notes), plan.as_dict(), corrections)
 
@@ -245,9 +251,12 @@ def peak_rss_gb() -> float:
     return peak / 1e9 if sys.platform == "darwin" else peak * 1024 / 1e9
 
 
-def _partition(scored: ScoredEdges, settings: Settings, constraints: Constraints | None = None) -> NDArray[np.int64]:
+def _partition(
+    scored: ScoredEdges, settings: Settings, constraints: Constraints | None = None, scratch: Scratch | None = None
+) -> NDArray[np.int64]:
     graph = prune_edges(
-        scored, tau1=settings.tau1, tau2=settings.tau2, aggregate=settings.aggregate, edges=settings.edges
-    )
-    labels = partition_graph(graph, partition=settings.partition, seed=settings.seed)
+        scored, tau1=settings.tau1, tau2=settings.tau2, aggregate=settings.aggregate, edges=settings.edges,
+        scratch=scratch,
+    )  # fmt: skip
+    labels = partition_graph(graph, partition=settings.partition, seed=settings.seed, scratch=scratch)
     return labels if constraints is None else apply_constraints(labels, graph, constraints)

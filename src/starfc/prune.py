@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from .errors import InputError
 from .score import ScoredEdges
+from .scratch import Scratch
 from .tiles import run_tiles
 
 AGGREGATES = ("max", "mean", "min", "jaccard")
@@ -55,18 +56,19 @@ class EdgeGraph:
         """Number of faces, those without edges included."""
         return len(self.offsets) - 1
 
-    def keep(self, kept: NDArray[np.bool_]) -> EdgeGraph:
-        """Return the graph with only the marked edges."""
+    def keep(self, kept: NDArray[np.bool_], *, scratch: Scratch | None = None, name: str = "kept") -> EdgeGraph:
+        """Return the graph with only the marked edges, as arrays of that name in the scratch."""
+        place = scratch or Scratch()
         offsets = np.zeros(len(self.offsets), dtype=np.int64)
-        _for_rows(self.n_nodes, lambda start, stop: _count_kept(start, stop, self.offsets, kept, offsets[1:]))
+        _for_rows(self.n_nodes, lambda start, stop: _count_kept(start, stop, self.offsets, kept, offsets[1:]), place)
         np.cumsum(offsets, out=offsets)
-        targets = np.empty(offsets[-1], dtype=np.int32)
-        scores = np.empty(offsets[-1], dtype=np.float32)
+        targets, scores = _open_edges(int(offsets[-1]), place, name)
         _for_rows(
             self.n_nodes,
             lambda start, stop: _fill_kept(
                 start, stop, self.offsets, self.targets, self.scores, kept, offsets, targets, scores
             ),
+            place,
         )
         return EdgeGraph(offsets, targets, scores)
 
@@ -78,6 +80,7 @@ def prune_edges(
     tau2: float | None,
     aggregate: str = "max",
     edges: str = "directed",
+    scratch: Scratch | None = None,
 ) -> EdgeGraph:
     """Parse by tau_1, then refine by node intimacy and tau_2.
 
@@ -91,6 +94,8 @@ def prune_edges(
         Edges with an intimacy above it stay; None skips refinement ("only graph parsing").
     aggregate : {"max", "mean", "min", "jaccard"}
     edges : {"directed", "mutual"}
+    scratch : Scratch, optional
+        Where the edges go; to memory by default.
 
     Returns
     -------
@@ -109,55 +114,97 @@ def prune_edges(
         raise InputError(f"aggregate ('{aggregate}') must be one of {', '.join(AGGREGATES)}")
     if edges not in EDGE_KINDS:
         raise InputError(f"edges ('{edges}') must be one of {', '.join(EDGE_KINDS)}")
-    graph = parse_edges(scored, tau1)
+    place = scratch or Scratch()
+    graph = parse_edges(scored, tau1, scratch=place)
     if edges == "mutual":
-        graph = graph.keep(_find_mutual(graph))
+        graph = graph.keep(_find_mutual(graph, place), scratch=place, name="mutual")
     if tau2 is None:
         return graph
-    return graph.keep(measure_intimacy(graph, aggregate=aggregate) > np.float32(tau2))
+    intimacy = measure_intimacy(graph, aggregate=aggregate, scratch=place)
+    kept = place.array("intimate", (len(intimacy),), np.bool_)
+    np.greater(intimacy, np.float32(tau2), out=kept)
+    return graph.keep(kept, scratch=place, name="refined")
 
 
-def parse_edges(scored: ScoredEdges, tau1: float | None) -> EdgeGraph:
+def count_surviving(scored: ScoredEdges, tau1: float | None) -> int:
+    """Return how many edges have a score > tau_1.
+
+    >>> count_surviving(ScoredEdges(np.array([[1], [0]], np.int32), np.array([[0.5], [0.9]], np.float32)), 0.5)
+    1
+    """
+    return int(_count_rows(scored, tau1, Scratch())[-1])
+
+
+def parse_edges(scored: ScoredEdges, tau1: float | None, *, scratch: Scratch | None = None) -> EdgeGraph:
     """Keep the edges with score > tau_1 (all of them if None)."""
-    threshold = np.float32(-np.inf if tau1 is None else tau1)
-    neighbors, scores = scored.neighbors, scored.scores
-    offsets = np.zeros(len(neighbors) + 1, dtype=np.int64)
+    place = scratch or Scratch()
+    offsets = _count_rows(scored, tau1, place)
+    targets, kept = _open_edges(int(offsets[-1]), place, "parsed")
+    threshold = _as_threshold(tau1)
     _for_rows(
-        len(neighbors), lambda start, stop: _count_surviving(start, stop, neighbors, scores, threshold, offsets[1:])
-    )
-    np.cumsum(offsets, out=offsets)
-    targets = np.empty(offsets[-1], dtype=np.int32)
-    kept = np.empty(offsets[-1], dtype=np.float32)
-    _for_rows(
-        len(neighbors),
-        lambda start, stop: _fill_surviving(start, stop, neighbors, scores, threshold, offsets, targets, kept),
+        len(scored.neighbors),
+        lambda start, stop: _fill_surviving(
+            start, stop, scored.neighbors, scored.scores, threshold, offsets, targets, kept
+        ),
+        place,
     )
     return EdgeGraph(offsets, targets, kept)
 
 
-def measure_intimacy(graph: EdgeGraph, *, aggregate: str = "max") -> NDArray[np.float32]:
+def measure_intimacy(
+    graph: EdgeGraph, *, aggregate: str = "max", scratch: Scratch | None = None
+) -> NDArray[np.float32]:
     """Return the node intimacy of every edge, float32 (n_edges,)."""
-    intimacy = np.empty(len(graph.targets), dtype=np.float32)
+    place = scratch or Scratch()
+    intimacy = place.array("intimacy", (len(graph.targets),), np.float32)
     kind = AGGREGATES.index(aggregate)
     _for_rows(
-        graph.n_nodes, lambda start, stop: _measure_rows(start, stop, graph.offsets, graph.targets, kind, intimacy)
+        graph.n_nodes,
+        lambda start, stop: _measure_rows(start, stop, graph.offsets, graph.targets, kind, intimacy),
+        place,
     )
     return intimacy
 
 
-def _find_mutual(graph: EdgeGraph) -> NDArray[np.bool_]:
+def _find_mutual(graph: EdgeGraph, scratch: Scratch) -> NDArray[np.bool_]:
     """Mark the edges i -> j for which j -> i is there too."""
-    mutual = np.zeros(len(graph.targets), dtype=np.bool_)
-    _for_rows(graph.n_nodes, lambda start, stop: _mark_mutual(start, stop, graph.offsets, graph.targets, mutual))
+    mutual = scratch.array("back", (len(graph.targets),), np.bool_)
+    _for_rows(
+        graph.n_nodes, lambda start, stop: _mark_mutual(start, stop, graph.offsets, graph.targets, mutual), scratch
+    )
     return mutual
 
 
-def _for_rows(n: int, work: Callable[[int, int], None]) -> None:
+def _count_rows(scored: ScoredEdges, tau1: float | None, scratch: Scratch) -> NDArray[np.int64]:
+    """Return where the surviving edges of each row begin, int64 (n + 1,)."""
+    offsets = np.zeros(len(scored.neighbors) + 1, dtype=np.int64)
+    threshold = _as_threshold(tau1)
+    _for_rows(
+        len(scored.neighbors),
+        lambda start, stop: _count_surviving(start, stop, scored.neighbors, scored.scores, threshold, offsets[1:]),
+        scratch,
+    )
+    return np.cumsum(offsets, out=offsets)
+
+
+def _as_threshold(tau1: float | None) -> np.float32:
+    return np.float32(-np.inf if tau1 is None else tau1)
+
+
+def _open_edges(n_edges: int, scratch: Scratch, name: str) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return arrays for the targets and the scores of edges."""
+    return (
+        scratch.array(f"{name}-targets", (n_edges,), np.int32),
+        scratch.array(f"{name}-scores", (n_edges,), np.float32),
+    )
+
+
+def _for_rows(n: int, work: Callable[[int, int], None], scratch: Scratch) -> None:
     """Call work(start, stop) for all rows, in runs short enough to balance the threads; one run needs none."""
     if n <= _TILE_ROWS:
         work(0, n)
     else:
-        run_tiles(n, _TILE_ROWS, work, "")
+        run_tiles(n, _TILE_ROWS, work, "", after=scratch.relieve)
 
 
 @njit(cache=True, nogil=True)

@@ -5,12 +5,14 @@ In: collections of Features and labels. Out: RelationalModel. From each collecti
 collection having the same say. A whole collection is one draw from the world of collections, so more of them teach
 more than more edges of each.
 
-:func:`fit_relations` starts from the shipped network and goes on with the user's own people. Relations generalise, so
-a few hundred people suffice; the shipped worlds are what it knew before, and a short training does not forget them.
+:func:`fit_residual` is for the user's own people: it leaves a network as it is and learns a small one to be added to
+its log-odds, r(x) = W_2 relu(W_1 x + b_1) + b_2 with weights that decay towards none. Both are one network in the end,
+the second's hidden units passing through the layers of the first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -23,12 +25,15 @@ from .features import Features
 from .knn import KnnGraph, build_knn
 from .profiles import choose_k, measure_profiles
 from .progress import Progress, silent
-from .relational import RelationalModel, load_shipped
+from .relational import RelationalModel
+from .relational import load_shipped as load_shipped
 from .relations import RELATIONS, relate_rows, survey_graph
 
 HIDDEN = (48, 24)
 _CHUNK_ROWS = 32
 _BATCH = 4096
+_RESIDUAL_BATCH = 2048
+_TIMES_THROUGH = 4
 _RANGE = (0.001, 0.999)  # quantiles of the training edges
 
 
@@ -164,29 +169,32 @@ def fit_network(
     return _read_network(torch, network, mean, spread, ranges, facts or {})
 
 
-def fit_relations(
-    features: Features,
-    labels: NDArray[np.int64],
+def fit_residual(
+    samples: list[EdgeSample],
+    start: RelationalModel,
     *,
-    graph: KnnGraph | None = None,
-    n_edges: int = 200_000,
-    epochs: int = 6,
-    learning_rate: float = 1e-3,
+    hidden: int = 32,
+    steps: int | None = None,
+    learning_rate: float = 3e-3,
+    weight_decay: float = 1e-2,
     seed: int = 0,
+    facts: dict[str, Any] | None = None,
     progress: Progress = silent,
 ) -> RelationalModel:
-    """Fit the shipped scorer to labelled faces.
+    """Learn what to add to the log-odds of a network on the edges of known people.
 
     Parameters
     ----------
-    features : Features
-        (n, d), the faces of the labelled people (and others, label -1).
-    labels : int64 (n,)
-        Who they are.
-    graph : KnnGraph, optional
-        Of these faces, where there is one.
-    n_edges, epochs, learning_rate, seed
-        How much of them is learned from, and how fast.
+    samples : list of EdgeSample
+        One for each collection; those with fewer edges have a larger weight each.
+    start : RelationalModel
+        It is not changed, and stays the better part of the result.
+    hidden : int
+        Units of what is added.
+    steps, learning_rate, weight_decay, seed
+        Of the optimiser (AdamW, one cycle); four times through the edges by default.
+    facts : dict, optional
+        Kept in the model.
 
     Returns
     -------
@@ -196,19 +204,103 @@ def fit_relations(
     --------
     >>> from starfc.synth import make_faces
     >>> faces, people = make_faces(300, people=30, dim=32)
-    >>> model = fit_relations(Features(faces), people, epochs=1)
-    >>> model.facts["n_people"]
-    30
+    >>> sample = sample_edges(Features(faces), people, n_edges=500)
+    >>> fitted = fit_residual([sample], load_shipped(), hidden=8, steps=2)
+    >>> len(fitted.biases[0]) - len(load_shipped().biases[0])
+    8
     """
-    sample = sample_edges(features, labels, n_edges=n_edges, graph=graph, seed=seed)
-    if len(sample.targets) == 0 or sample.targets.min() == sample.targets.max():
+    torch = _import_torch()
+    _require_both_kinds(samples)
+    lowest, highest = start.lowest, start.highest
+    relations = np.concatenate([sample.relations for sample in samples])
+    inputs = np.clip(relations, lowest, highest)
+    mean, spread = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 0.1 * (highest - lowest) + 1e-3)
+    scaled = torch.from_numpy(((inputs - mean) / spread).astype(np.float32))
+    known = torch.from_numpy(start.predict(relations))
+    targets = torch.from_numpy(np.concatenate([sample.targets for sample in samples]))
+    weights = torch.from_numpy(_weigh_samples(samples))
+    rng = np.random.default_rng(seed)
+    layers = _draw_residual(torch, len(mean), hidden, rng)
+    optimizer = torch.optim.AdamW(layers, learning_rate, weight_decay=weight_decay)
+    n_steps = steps or _TIMES_THROUGH * -(-len(inputs) // _RESIDUAL_BATCH)
+    # One cycle needs a step up and one down.
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=max(4, n_steps))
+    for step, rows in enumerate(_draw_batches(len(inputs), n_steps, rng)):
+        progress("fit", step, n_steps)
+        batch = torch.from_numpy(rows)
+        first, shift, last, offset = layers
+        added = torch.relu(scaled[batch] @ first + shift) @ last + offset
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(
+            known[batch] + added, targets[batch], weight=weights[batch]
+        )
+        optimizer.zero_grad()
+        losses.backward()
+        optimizer.step()
+        schedule.step()
+    progress("fit", n_steps, n_steps)
+    first, shift, last, offset = (layer.detach().numpy().astype(np.float64) for layer in layers)
+    unscaled = (first / spread[:, None], shift - (mean / spread) @ first, last, offset)
+    return _add_networks(start, unscaled, facts or {})
+
+
+def _draw_batches(n: int, n_steps: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
+    """Yield the edges of so many steps: all of them in a random order, then in another."""
+    order, at = rng.permutation(n), 0
+    for _ in range(n_steps):
+        if at >= n:
+            order, at = rng.permutation(n), 0
+        yield order[at : at + _RESIDUAL_BATCH]
+        at += _RESIDUAL_BATCH
+
+
+def _require_both_kinds(samples: list[EdgeSample]) -> None:
+    """Refuse edges that nothing can be learned from."""
+    targets = np.concatenate([sample.targets for sample in samples])
+    if len(targets) == 0 or targets.min() == targets.max():
         raise InputError(
             "the labelled faces have no neighbours of the same person, or no others; training needs both kinds"
         )
-    facts = {"n_faces": len(features), "n_people": len(np.unique(labels[labels >= 0])), "start": "shipped"}
-    return fit_network(
-        [sample], start=load_shipped(), epochs=epochs, learning_rate=learning_rate, seed=seed, facts=facts,
-        progress=progress,
+
+
+def _draw_residual(torch: Any, n_in: int, hidden: int, rng: np.random.Generator) -> list[Any]:  # noqa: ANN401
+    """Draw first weights that add next to nothing: W_1, b_1, W_2, b_2."""
+    widest = 1 / np.sqrt(n_in)
+    drawn = [
+        rng.uniform(-widest, widest, (n_in, hidden)),
+        rng.uniform(-widest, widest, hidden),
+        0.1 * rng.uniform(-1, 1, hidden) / np.sqrt(hidden),
+        np.zeros(()),
+    ]
+    return [torch.from_numpy(np.asarray(tensor, np.float32)).requires_grad_() for tensor in drawn]
+
+
+def _add_networks(
+    start: RelationalModel, residual: tuple[NDArray[np.float64], ...], facts: dict[str, Any]
+) -> RelationalModel:
+    """Return the sum of a network and a residual one as a single network.
+
+    Hidden units of the residual are not negative, so the identity followed by relu carries them through the layers.
+    """
+    first, shift, last, offset = residual
+    n_layers, hidden = len(start.weights), len(shift)
+    weights, biases = [], []
+    for at, (weight, bias) in enumerate(zip(start.weights, start.biases, strict=True)):
+        if at == 0:
+            weights.append(np.concatenate([weight, first], axis=1))
+            biases.append(np.concatenate([bias, shift]))
+        elif at < n_layers - 1:
+            carried = np.zeros((weight.shape[0] + hidden, weight.shape[1] + hidden))
+            carried[: weight.shape[0], : weight.shape[1]] = weight
+            carried[weight.shape[0] :, weight.shape[1] :] = np.eye(hidden)
+            weights.append(carried)
+            biases.append(np.concatenate([bias, np.zeros(hidden)]))
+        else:
+            weights.append(np.concatenate([weight, last[:, None]]))
+            biases.append(bias + offset)
+    return RelationalModel(
+        tuple(np.ascontiguousarray(weight, np.float32) for weight in weights),
+        tuple(np.ascontiguousarray(bias, np.float32) for bias in biases),
+        start.lowest, start.highest, facts,
     )  # fmt: skip
 
 

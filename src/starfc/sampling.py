@@ -4,89 +4,19 @@ In: Features and labels. Out: the rows of one subgraph per call, by Algorithm 1 
 are seeds, each brings its N nearest people by the cosine of their centres (S_1), cluster randomness keeps K_1
 of these people (S_2), sample randomness keeps a share K_2 of their faces (S). People, not faces, are the
 unit, so the dense links inside a person and the hard negatives between look-alikes survive, which random rows
-would lose. The price is an index of the centres (P x d float32) and one M x P product per subgraph; only the
-list of rows grows with faces.
+would lose. The price is an index of the people and their centres (`people.py`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .errors import InputError
-from .features import Features
-
-
-@dataclass(frozen=True)
-class PersonIndex:
-    """Who has which faces, and where each person lies.
-
-    Attributes
-    ----------
-    people : int64 (P,)
-        Labels of the people, ascending.
-    offsets : int64 (P + 1,)
-        The faces of person p are ``rows[offsets[p]:offsets[p + 1]]``.
-    rows : int64 (n_labelled,)
-        Row numbers, grouped by person, ascending within one.
-    centers : float32 (P, d)
-        Mean of each person's unit rows, scaled to length one.
-    """
-
-    people: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    centers: NDArray[np.float32]
-
-    def __len__(self) -> int:
-        return len(self.people)
-
-    def faces_of(self, persons: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of all faces of the given persons (positions in `people`), int64, ascending."""
-        return np.sort(self.rows[self._places_of(persons)])
-
-    def select(self, persons: NDArray[np.int64]) -> PersonIndex:
-        """Return the index of some of the people (positions in `people`, ascending) without reading a face again."""
-        offsets = np.concatenate([[0], np.cumsum(np.diff(self.offsets)[persons])])
-        rows = self.rows[self._places_of(persons)]
-        return PersonIndex(self.people[persons], offsets, rows, self.centers[persons])
-
-    def _places_of(self, persons: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where in `rows` the faces of the given persons stand, person after person."""
-        starts, stops = self.offsets[persons], self.offsets[persons + 1]
-        counts = stops - starts
-        within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        return np.asarray(np.repeat(starts, counts) + within)
-
-    def nearest_people(self, seeds: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-        """Return the n people nearest to each seed by the cosine of the centres, the seed itself left out.
-
-        Parameters
-        ----------
-        seeds : int64 (M,)
-            Positions in `people`.
-        n : int
-            How many for each; all others when there are fewer.
-
-        Returns
-        -------
-        int64 (M, min(n, P - 1))
-            Positions in `people`, nearest first, ties by position.
-
-        Examples
-        --------
-        >>> features = Features(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.5, 0.5]]))
-        >>> index = index_people(features, np.array([0, 0, 7, 8]))
-        >>> index.nearest_people(np.array([0]), 2)
-        array([[2, 1]])
-        """
-        n = min(n, len(self) - 1)
-        cosines = self.centers[seeds] @ self.centers.T  # (M, P)
-        cosines[np.arange(len(seeds)), seeds] = -np.inf
-        return np.stack([_best(row, n) for row in cosines])
+from .people import PersonIndex as PersonIndex
+from .people import index_people as index_people
 
 
 @dataclass(frozen=True)
@@ -139,27 +69,6 @@ PLANS = {
     "webface": SamplingPlan(seeds=4, near=1100, cluster_randomness=4000, sample_randomness=0.9, k=30),
     "released": SamplingPlan(seeds=1, near=1499, cluster_randomness=1300, sample_randomness=0.9, k=80),
 }
-
-
-def index_people(features: Features, labels: NDArray[np.int64]) -> PersonIndex:
-    """Build the index once, reading the features in blocks; rows labelled -1 are left out.
-
-    Examples
-    --------
-    >>> index = index_people(Features(np.eye(4)), np.array([5, -1, 5, 3]))
-    >>> index.people, index.offsets, index.rows
-    (array([3, 5]), array([0, 1, 3]), array([3, 0, 2]))
-    """
-    if len(labels) != len(features):
-        raise InputError(f"{len(labels)} labels were given for {len(features)} faces; there must be one per face")
-    labelled = np.flatnonzero(labels >= 0)
-    people, person_of = np.unique(labels[labelled], return_inverse=True)
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(person_of, minlength=len(people)))])
-    rows = labelled[np.argsort(person_of, kind="stable")]
-    position = np.full(len(labels), -1, dtype=np.int64)
-    position[labelled] = person_of
-    centers = _average_rows(features, position, len(people))
-    return PersonIndex(people.astype(np.int64), offsets.astype(np.int64), rows.astype(np.int64), centers)
 
 
 def fit_plan(plan: SamplingPlan, *, n_people: int, n_faces: int, max_nodes: int | None = None) -> SamplingPlan:
@@ -216,6 +125,7 @@ def sample_subgraph(index: PersonIndex, plan: SamplingPlan, rng: np.random.Gener
 
     Examples
     --------
+    >>> from starfc.features import Features
     >>> index = index_people(Features(np.eye(6)), np.array([0, 0, 1, 1, 2, 2]))
     >>> plan = SamplingPlan(seeds=1, near=2, cluster_randomness=2, sample_randomness=None, k=3)
     >>> len(sample_subgraph(index, plan, np.random.default_rng(0)))
@@ -236,35 +146,3 @@ def _keep(items: NDArray[np.int64], n_kept: int | None, rng: np.random.Generator
     if n_kept is None or n_kept >= len(items):
         return items
     return np.sort(rng.choice(items, size=max(1, n_kept), replace=False))
-
-
-def _best(values: NDArray[np.float32], n: int) -> NDArray[np.int64]:
-    """Return the positions of the n largest values, best first, ties by position."""
-    if n >= len(values):
-        return np.argsort(-values, kind="stable")
-    smallest_kept = np.partition(values, len(values) - n)[len(values) - n]
-    above = np.flatnonzero(values > smallest_kept)
-    level = np.flatnonzero(values == smallest_kept)[: n - len(above)]
-    chosen = np.sort(np.concatenate([above, level]))
-    return chosen[np.argsort(-values[chosen], kind="stable")]
-
-
-def _average_rows(features: Features, position: NDArray[np.int64], n_people: int) -> NDArray[np.float32]:
-    """Sum the unit rows of each person block by block and scale the sums to length one."""
-    sums = np.zeros((n_people, features.dim), dtype=np.float32)
-    for start, stop in features.blocks():
-        inside = np.flatnonzero(position[start:stop] >= 0)
-        if len(inside) == 0:
-            continue
-        order = inside[np.argsort(position[start:stop][inside], kind="stable")]
-        person = position[start:stop][order]
-        firsts = np.flatnonzero(np.diff(person, prepend=-1))
-        sums[person[firsts]] += np.add.reduceat(features.read(start, stop)[order], firsts, axis=0)
-    return _scale_rows(sums)
-
-
-def _scale_rows(sums: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale rows to length one; a sum that cancelled to zero has no direction and stays zero."""
-    lengths: NDArray[Any] = np.sqrt(np.einsum("pd,pd->p", sums, sums))[:, None]
-    sums /= np.maximum(lengths, np.finfo(np.float32).tiny)
-    return sums

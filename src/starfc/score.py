@@ -185,7 +185,7 @@ class _Scoring:
 
     def _convolve_hidden(self) -> Layer:
         """Compute all layers but the last, which is returned to be applied tile by tile."""
-        affinity = build_affinity(self.graph, order=self.order, progress=self.progress)
+        affinity = build_affinity(self.graph, order=self.order, scratch=self.scratch, progress=self.progress)
         below = open_rows(self.features, self.scratch, self.progress)
         ones = np.ones(self.graph.n, dtype=np.float32)
         for number, width in enumerate(self.model.config.hidden, start=1):

@@ -16,8 +16,10 @@ from .model import Model
 from .partition import PARTITIONS
 from .prune import AGGREGATES, EDGE_KINDS
 from .relational import PREFERENCES
+from .relational_model import SCORERS as RELATIONAL
+from .relational_model import open_network
 
-SCORERS = ("gcn", "relational", "cosine")
+SCORERS = ("gcn", "relational", "combined", "cosine")
 DEFAULT_K = 80
 _FEWEST_DIMENSIONS = 8
 
@@ -79,16 +81,20 @@ def settle(
     # dimensions everybody is near everybody, which the relational model has never seen.
     without_model = "relational" if tau1 is None and features.dim >= _FEWEST_DIMENSIONS else "cosine"
     chosen_scorer = scorer or (model.config.scorer if model else without_model)
-    if chosen_scorer == "gcn" and model is None:
-        raise InputError("scorer 'gcn' needs a model; pass --model (model=...) or use scorer 'relational'")
-    if prefer is not None and (chosen_scorer != "relational" or tau1 is not None):
+    if chosen_scorer in ("gcn", "combined") and model is None:
+        raise InputError(f"scorer '{chosen_scorer}' needs a model; pass --model (model=...) or use scorer 'relational'")
+    if chosen_scorer == "combined" and model is not None and model.config.scorer != "combined":
+        raise InputError(f"scorer 'combined' needs a model of it, this one is of '{model.config.scorer}'")
+    if model is not None and chosen_scorer == model.config.scorer and chosen_scorer in RELATIONAL:
+        open_network(model)  # names what is wrong with it before the work starts
+    if prefer is not None and (chosen_scorer not in RELATIONAL or tau1 is not None):
         raise InputError(
             f"prefer ('{prefer}') moves the threshold of the relational scorer; leave out tau1 and other scorers,"
             " or set tau1 in its place"
         )
-    config = model.config if model is not None and chosen_scorer == "gcn" else None
+    config = model.config if model is not None and chosen_scorer == model.config.scorer else None
     if config is not None:
-        tau1 = config.tau1 if tau1 is None else tau1
+        tau1 = _lean(config.tau1, prefer) if tau1 is None else tau1
         tau2 = config.tau2 if tau2 is None else tau2
     if chosen_scorer == "relational" and tau1 is None:
         tau1 = PREFERENCES[prefer or "balanced"]
@@ -103,6 +109,19 @@ def settle(
         k_counts_self=model is not None and model.config.k_counts_self,
         seed=seed,
     )
+
+
+def _lean(tau1: float, prefer: str | None) -> float:
+    """Move a model's threshold as far, in log-odds, as a preference moves the one without labels.
+
+    >>> _lean(0.6, "recall"), _lean(0.5, None)
+    (0.3, 0.5)
+    """
+    if prefer is None or not 0 < tau1 < 1:
+        return tau1
+    odds = [p / (1 - p) for p in (tau1, PREFERENCES[prefer], PREFERENCES["balanced"])]
+    moved = odds[0] * odds[1] / odds[2]
+    return round(moved / (1 + moved), 6)
 
 
 def _settle_neighbors(n: int, model: Model | None, graph: KnnGraph | None, k: int | None) -> int:

@@ -23,13 +23,17 @@ from . import __version__
 from .atomic import replacing, temporary_folder
 from .background import find_threshold
 from .convolution import reads_in_place
+from .errors import InputError
 from .features import Features, map_npy
-from .knn import KnnGraph, build_knn, load_knn, save_knn
-from .memoryplan import MemoryPlan, Sizes, plan_memory, require_disk
+from .knn import KnnGraph, build_knn, load_knn, prefers_cells, save_knn
+from .memoryplan import MemoryPlan, Sizes, measure_pruning, plan_memory, require_disk
 from .model import Model
 from .profiles import Profiles, choose_k, measure_profiles
 from .progress import Progress
+from .prune import count_surviving
 from .relational import load_shipped, score_by_relations
+from .relational_model import SCORERS as RELATIONAL
+from .relational_model import combine_scores, open_network
 from .score import ScoredEdges, score_by_cosine, score_edges
 from .scratch import Scratch, read_facts, remove_scratch
 from .settings import Settings
@@ -40,7 +44,7 @@ logger = logging.getLogger(__name__)
 _CHECK_ROWS = 4096
 _PARTS = "scores.parts"
 _KNN_PARTS = "knn.parts"
-_EDGE_BYTES = {"components": 16}  # of pruning and partition; more for others, which build a graph of their own
+_PRUNING_PARTS = "pruning.parts"
 
 
 class Run:
@@ -55,6 +59,7 @@ class Run:
         self.depends_on: dict[str, Any] = {}
         self.pages = Scratch()  # the mapped inputs, to be let go of when there is too much in memory
         self._profiles: Profiles | None = None
+        self._temporary: Path | None = None
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -64,39 +69,48 @@ class Run:
         self.seconds[stage] = self.seconds.get(stage, 0.0) + time.perf_counter() - started
 
     @contextmanager
-    def opened(
-        self,
-        features: Features,
-        settings: Settings,
-        model: Model | None,
-        graph: KnnGraph | None,
-        workdir: str | Path | None,
-        memory_gb: float | None,
-        beside: Path,
-    ) -> Iterator[MemoryPlan]:
-        """Settle the memory and open the folders; close them, and remove the temporary one, when the block ends."""
-        sizes = measure_sizes(features, settings, model, graph)
-        plan = plan_memory(sizes, memory_gb=memory_gb, in_files=workdir is not None)
+    def opened(self, workdir: str | Path | None, beside: Path) -> Iterator[None]:
+        """Open the work folder; close it, and remove the temporary one, when the block ends."""
         with ExitStack() as stack:
             self.workdir = Workdir.open(workdir)
             stack.enter_context(self.workdir.locked())
-            graph_bytes = 8 * sizes.n * sizes.k if graph is None else 0
-            if self.workdir.folder is not None:
-                require_disk(
-                    self.workdir.folder, plan.disk_bytes + graph_bytes - _count_kept_bytes(self.workdir.folder)
-                )
-            elif plan.in_files:
-                require_disk(beside.resolve().parent, plan.disk_bytes)
-                self._temporary = stack.enter_context(temporary_folder(beside))
-            self.plan = plan
-            self.pages = Scratch(limit_bytes=plan.budget_bytes)
-            self.pages.watch(features.raw)
-            yield plan
+            self._stack, self._beside = stack, beside
+            yield
 
-    def make_room(self, graph: KnnGraph) -> None:
-        """Let go of the mapped features and lists, which the stages after scoring hardly read, if memory is short."""
-        self.pages.watch(graph.neighbors, graph.similarities)
-        self.pages.relieve(always=self.plan.peak_bytes >= self.plan.budget_bytes)
+    def settle_memory(
+        self,
+        features: Features,
+        model: Model | None,
+        graph: KnnGraph | None,
+        method: str,
+        recall: float,
+        settings: Settings,
+        memory_gb: float | None,
+    ) -> MemoryPlan:
+        """Settle how the run keeps to its memory; refuse what neither memory nor disk can hold."""
+        sizes = measure_sizes(features, model, graph, method, recall, settings)
+        plan = plan_memory(sizes, memory_gb=memory_gb, in_files=self.workdir.folder is not None)
+        if self.workdir.folder is not None:
+            require_disk(self.workdir.folder, plan.disk_bytes - _count_kept_bytes(self.workdir.folder))
+        elif plan.in_files:
+            require_disk(self._beside.resolve().parent, plan.disk_bytes)
+        self.plan = plan
+        self.pages = Scratch(limit_bytes=plan.budget_bytes)
+        self.pages.watch(features.raw)
+        return plan
+
+    def _folder(self) -> Path:
+        """Return where files go: the work folder, else a temporary one."""
+        if self.workdir.folder is not None:
+            return self.workdir.folder
+        if self._temporary is None:
+            self._temporary = self._stack.enter_context(temporary_folder(self._beside))
+        return self._temporary
+
+    def _progress(self, stage: str, done: int, total: int) -> None:
+        """Tell of the progress, and let go of mapped pages if there are too many: for stages that know of none."""
+        self.progress(stage, done, total)
+        self.pages.relieve()
 
     def check(self, features: Features) -> None:
         """Read everything once, so that a bad row is named before hours of work and not after."""
@@ -107,16 +121,19 @@ class Run:
         with self.timed("check"):
             run_tiles(len(features), _CHECK_ROWS, check_rows, "check", self.progress, self.pages.relieve)
 
-    def choose_neighbors(self, features: Features, settings: Settings, *, is_open: bool) -> Settings:
+    def choose_neighbors(
+        self, features: Features, settings: Settings, model: Model | None, *, is_open: bool
+    ) -> Settings:
         """Measure the background of every face where edges are scored by relations, and find k where it is open."""
-        if settings.scorer != "relational":
+        if settings.scorer not in RELATIONAL:
             return settings
         with self.timed("profiles"):
-            self._profiles = measure_profiles(features, progress=self.progress)
+            self._profiles = measure_profiles(features, progress=self._progress)
             if not is_open:
                 return settings
             k = min(choose_k(features, self._profiles), len(features) - 1)
-        self.notes.append(f"edges are scored by the shipped relational model; {k} neighbours per face, from the data")
+        whose = "model's network of relations" if model is not None else "shipped relational model"
+        self.notes.append(f"edges are scored by the {whose}; {k} neighbours per face, from the data")
         return replace(settings, n_neighbors=k)
 
     def choose_threshold(self, features: Features, settings: Settings, seed: int) -> Settings:
@@ -141,6 +158,13 @@ class Run:
         seed: int,
     ) -> KnnGraph:
         """Return the kNN graph with the wanted number of neighbours: the ready-made one, a kept one, or a new one."""
+        graph = self._get_graph(features, settings, ready, method, recall, seed)
+        self.pages.watch(graph.neighbors, graph.similarities)
+        return graph
+
+    def _get_graph(
+        self, features: Features, settings: Settings, ready: KnnGraph | None, method: str, recall: float, seed: int
+    ) -> KnnGraph:
         with self.timed("knn"):
             if self.workdir.folder is not None:
                 self.depends_on = {"features": digest_features(features, self.progress, self.pages.relieve)}
@@ -155,56 +179,65 @@ class Run:
 
             def build() -> KnnGraph:
                 return build_knn(
-                    features, k=k, method=method, recall=recall, seed=seed, folder=self._knn_folder(),
+                    features, k=k, method=method, recall=recall, seed=seed,
+                    folder=self._folder() / _KNN_PARTS if self.plan.in_files else None,
                     facts=self.depends_on, memory=self.plan.budget_bytes, progress=self.progress,
                 )  # fmt: skip
 
             graph = self.workdir.stage("knn", self.depends_on, build, save_knn, load_knn)
-            if self.workdir.folder is not None:
-                remove_scratch(self.workdir.folder / _KNN_PARTS)
+            if self.plan.in_files:
+                remove_scratch(self._folder() / _KNN_PARTS)  # what is mapped of it stays readable
             return graph
-
-    def _knn_folder(self) -> Path | None:
-        """Return where the parts of the kNN graph are kept; None for in memory."""
-        if self.workdir.folder is not None:
-            return self.workdir.folder / _KNN_PARTS
-        return self._temporary / _KNN_PARTS if self.plan.in_files else None
 
     def get_scores(self, features: Features, graph: KnnGraph, settings: Settings, model: Model | None) -> ScoredEdges:
         """Return the scored edges, by cosine or by the model."""
         with self.timed("score"):
             if settings.scorer == "relational":
-                return self._score_relations(features, graph, settings)
+                return self._score_relations(features, graph, settings, model)
             if settings.scorer == "cosine" or model is None:
                 return score_by_cosine(graph)
-            facts = self.depends_on | {"k": settings.n_neighbors, "model": digest_arrays(**model.tensors)}
-            opened: list[Scratch] = []  # only if there is work to do
+            if settings.scorer == "gcn":
+                return self._score_gcn(features, graph, model)
+            k = model.config.n_neighbors  # what the GCN was trained with
+            near = KnnGraph(graph.neighbors[:, :k], graph.similarities[:, :k], graph.order)
+            relations = self._score_relations(features, graph, settings, model, stage="relations")
+            return combine_scores(relations, self._score_gcn(features, near, model))
 
-            def build() -> ScoredEdges:
-                scratch = self._open_scratch(facts)
-                opened.append(scratch)
-                scratch.watch(features.raw)
-                columns = scratch.facts["columns"]
-                return score_edges(features, graph, model, columns=columns, scratch=scratch, progress=self.progress)
-
-            def save(scored: ScoredEdges, path: Path) -> None:
-                opened[0].publish("scores0", path)
-
-            def load(path: Path) -> ScoredEdges:
-                map_npy(path)  # names what is wrong with it
-                return ScoredEdges(graph.neighbors, np.load(path, mmap_mode="c", allow_pickle=False))
-
-            scored = self.workdir.stage("scores", facts, build, save, load, ending=".npy")
-            if self.workdir.folder is not None:
-                remove_scratch(self.workdir.folder / _PARTS)
-            return scored
-
-    def _score_relations(self, features: Features, graph: KnnGraph, settings: Settings) -> ScoredEdges:
-        """Return the edges scored by the shipped relational model."""
-        facts = self.depends_on | {"k": settings.n_neighbors, "model": digest_arrays(**load_shipped().tensors)}
+    def _score_gcn(self, features: Features, graph: KnnGraph, model: Model) -> ScoredEdges:
+        """Return the edges scored by the model's GCN."""
+        facts = self.depends_on | {"k": graph.k, "model": digest_arrays(**model.tensors)}
+        opened: list[Scratch] = []  # only if there is work to do
 
         def build() -> ScoredEdges:
-            return score_by_relations(features, graph, profiles=self._profiles, progress=self.progress)
+            scratch = self._open_scratch(facts)
+            opened.append(scratch)
+            scratch.watch(features.raw)
+            columns = scratch.facts["columns"]
+            return score_edges(features, graph, model, columns=columns, scratch=scratch, progress=self.progress)
+
+        def save(scored: ScoredEdges, path: Path) -> None:
+            opened[0].publish("scores0", path)
+
+        def load(path: Path) -> ScoredEdges:
+            map_npy(path)  # names what is wrong with it
+            return ScoredEdges(graph.neighbors, np.load(path, mmap_mode="c", allow_pickle=False))
+
+        scored = self.workdir.stage("scores", facts, build, save, load, ending=".npy")
+        if self.workdir.folder is not None:
+            remove_scratch(self.workdir.folder / _PARTS)
+        return scored
+
+    def _score_relations(
+        self, features: Features, graph: KnnGraph, settings: Settings, model: Model | None, stage: str = "scores"
+    ) -> ScoredEdges:
+        """Return the edges scored by the relational model that was given, else by the shipped one."""
+        is_own = model is not None and model.config.scorer in RELATIONAL
+        network = open_network(model) if model is not None and is_own else load_shipped()
+        facts = self.depends_on | {"k": settings.n_neighbors, "model": digest_arrays(**network.tensors)}
+
+        def build() -> ScoredEdges:
+            self.pages.relieve(always=self.plan.in_files)
+            return score_by_relations(features, graph, model=network, profiles=self._profiles, progress=self._progress)
 
         def save(scored: ScoredEdges, path: Path) -> None:
             with replacing(path) as aside, aside.open("wb") as file:
@@ -214,14 +247,39 @@ class Run:
             map_npy(path)  # names what is wrong with it
             return ScoredEdges(graph.neighbors, np.load(path, mmap_mode="c", allow_pickle=False))
 
-        return self.workdir.stage("scores", facts, build, save, load, ending=".npy")
+        return self.workdir.stage(stage, facts, build, save, load, ending=".npy")
+
+    @contextmanager
+    def pruning(self, scored: ScoredEdges, settings: Settings) -> Iterator[Scratch]:
+        """Yield where the edges that survive tau_1 go: to memory or, where they do not fit, to files for the time."""
+        if self.workdir.folder is not None:
+            remove_scratch(self.workdir.folder / _PRUNING_PARTS)  # of a killed run
+        self.pages.relieve(always=self.plan.peak_bytes >= self.plan.budget_bytes)
+        n, n_edges = len(scored.neighbors), count_surviving(scored, settings.tau1)
+        held, mapped = measure_pruning(n, n_edges, settings.partition)
+        spare = self.plan.measure_spare()
+        if held > spare and settings.partition != "components":
+            raise InputError(
+                f"{n_edges} edges survive tau1 ({settings.tau1}); partition '{settings.partition}' needs about"
+                f" {held / 1e9:.1f} GB for them and memory_gb ({self.plan.budget_bytes / 1e9:.3g}) leaves"
+                f" {max(spare, 0) / 1e9:.1f}; raise it or tau1, or use partition 'components'"
+            )
+        if held + mapped <= spare:
+            yield Scratch()
+            return
+        folder = self._folder() / _PRUNING_PARTS
+        require_disk(folder.parent, mapped)
+        with Scratch(folder, limit_bytes=self.plan.budget_bytes) as scratch:
+            scratch.watch(scored.neighbors, scored.scores)
+            yield scratch
+        remove_scratch(folder)
 
     def _open_scratch(self, facts: dict[str, Any]) -> Scratch:
         """Open the files of scoring; where a killed run has left some, its number of columns stands."""
         limit = self.plan.budget_bytes
         if not self.plan.in_files:
             return Scratch(limit_bytes=limit, facts={"columns": self.plan.columns})
-        folder = (self.workdir.folder or self._temporary) / _PARTS
+        folder = self._folder() / _PARTS
         wanted = json.loads(json.dumps({"starfc": __version__, **facts}))
         left = read_facts(folder) or {}
         same = {name: left.get(name) for name in wanted} == wanted
@@ -229,18 +287,23 @@ class Run:
         return Scratch(folder, facts=wanted | {"columns": columns}, limit_bytes=limit)
 
 
-def measure_sizes(features: Features, settings: Settings, model: Model | None, graph: KnnGraph | None) -> Sizes:
+def measure_sizes(
+    features: Features, model: Model | None, graph: KnnGraph | None, method: str, recall: float, settings: Settings
+) -> Sizes:
     """Return what the memory of a run depends on."""
-    scored = model is not None and settings.scorer == "gcn"
+    in_cells = prefers_cells(method, len(features), settings.n_neighbors, recall)
     return Sizes(
         n=len(features),
         k=settings.n_neighbors,
         row_bytes=features.dim * features.raw.dtype.itemsize,
         features_in_memory=not _is_mapped(features.raw),
         graph_in_memory=graph is not None and not _is_mapped(graph.neighbors),
+        dim=features.dim,
         copied_row_bytes=0 if reads_in_place(features) else 4 * features.dim,
-        hidden=model.config.hidden if scored and model is not None else (),
-        edge_bytes=_EDGE_BYTES.get(settings.partition, 28),
+        knn="" if graph is not None else "cells" if in_cells else "exact",
+        scorer=settings.scorer,
+        hidden=model.config.hidden if settings.scorer in ("gcn", "combined") and model is not None else (),
+        partition=settings.partition,
     )
 
 

@@ -4,11 +4,17 @@ In: Features, labels, the people to draw from and a plan. Out: Subgraph: the dra
 aggregated over it, and for every edge whether both ends are one person. The graph is rebuilt (Algorithm 1 ends with
 it), because most neighbours of a face were not drawn with it. A step sees a slice: all edges of some of the faces, so
 that an edge's source need not be gathered.
+
+Drawing and reading the rows is all that depends on the size of the data, and on the disk; a thread does it for the next
+subgraph while the present one is trained on. It is apart from the rest, which keeps all cores busy anyway.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from types import TracebackType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,18 +52,73 @@ class Subgraph:
         return torch.from_numpy(sources), torch.from_numpy(self.neighbors[sources]), torch.from_numpy(truths)
 
 
-def draw_subgraph(
+@dataclass(frozen=True)
+class DrawnRows:
+    """Faces of a subgraph as they were read: unit rows float32 (n, d), and who they are, int64 (n,)."""
+
+    rows: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    def connect(self, k: int) -> Subgraph:
+        """Rebuild the kNN graph of these faces, and aggregate their rows over it."""
+        graph = join_rows(self.rows, min(k, len(self.rows) - 1))
+        same = self.labels[graph.neighbors] == self.labels[:, None]
+        return Subgraph(prepare_nodes(self.rows, graph), graph.neighbors, same)
+
+
+def draw_rows(
     features: Features,
     labels: NDArray[np.int64],
     people: PersonIndex,
     plan: SamplingPlan,
     rng: np.random.Generator,
-) -> Subgraph:
-    """Sample faces of the people, rebuild their kNN graph, and aggregate their rows over it."""
+) -> DrawnRows:
+    """Sample faces of the people and read them."""
     drawn = sample_subgraph(people, plan, rng)
-    rows, own = features.take(drawn), labels[drawn]
-    graph = join_rows(rows, min(plan.k, len(rows) - 1))
-    return Subgraph(prepare_nodes(rows, graph), graph.neighbors, own[graph.neighbors] == own[:, None])
+    return DrawnRows(features.take(drawn), labels[drawn])
+
+
+class SubgraphStream:
+    """Subgraphs by their turn, the rows of the next one being read ahead.
+
+    Parameters
+    ----------
+    draw : callable
+        From a turn to its rows; called in another thread.
+    k : int
+        Neighbours per face.
+
+    Examples
+    --------
+    >>> rows = np.eye(4, dtype=np.float32)
+    >>> with SubgraphStream(lambda turn: DrawnRows(rows, np.arange(4) // 2), k=2) as stream:
+    ...     stream.get(0).same.shape
+    (4, 2)
+    """
+
+    def __init__(self, draw: Callable[[int], DrawnRows], k: int) -> None:
+        self._draw, self._k = draw, k
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="starfc-read")
+        self._ahead: tuple[int, Future[DrawnRows]] | None = None
+        self._present: tuple[int, Subgraph] | None = None
+
+    def __enter__(self) -> SubgraphStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._reader.shutdown(cancel_futures=True)
+
+    def get(self, turn: int) -> Subgraph:
+        """Return the subgraph of a turn, and begin to read the next one."""
+        if self._present is None or self._present[0] != turn:
+            self._present = None  # before the next is made: one at a time in memory
+            ahead = self._ahead
+            drawn = ahead[1].result() if ahead is not None and ahead[0] == turn else self._draw(turn)
+            self._ahead = (turn + 1, self._reader.submit(self._draw, turn + 1))
+            self._present = (turn, drawn.connect(self._k))
+        return self._present[1]
 
 
 def fit_odds(network: EdgeNetwork, subgraph: Subgraph) -> None:

@@ -1,17 +1,18 @@
-"""Training: labelled faces become a model of edges (Sec. 3.2).
+"""Training: labelled faces become a model of edges.
 
-In: Features and labels. Out: Model. Each round draws a subgraph (Algorithm 1), rebuilds its kNN graph and takes a few
-steps of the cross entropy over slices of its edges; the loop is :func:`_run_steps`. Some of the *people* are kept aside
-(`heldout.py`): they say how good the model is on people it has never seen, and choose tau_1 and tau_2.
+In: Features and labels. Out: Model. The default preset fits the scorer of relations (`relational_fit.py`); the others
+train the paper's network (Sec. 3.2), and that is what the rest of this file does. Each round draws a subgraph
+(Algorithm 1), rebuilds its kNN graph and takes a few steps of the cross entropy over slices of its edges; the loop is
+:func:`_run_steps`. Some of the *people* are kept aside (`heldout.py`): they say how good the model is on people it has
+never seen, which weights to keep, and choose tau_1 and tau_2.
 
 Every random number is drawn from (seed, what for, step), so the state of a training is its weights, the optimiser's and
 the step: one file in `workdir` (`checkpoints.py`). A killed training, started again, has the weights an uninterrupted
 one would have, bit for bit, on the same number of threads.
 
-Where the paper and the authors' released code differ, the `paper` preset takes the published sampling, and from the
-code what the paper does not say: one GCN layer of 512, SGD (.01, momentum .9, decay 1e-5), and that a subgraph is gone
-through twice in small steps. Theirs are 80 of 1/40 of the edges; here 16 of 1/8, because on a CPU a step has a price of
-its own.
+What a step costs does not depend on how many faces there are: features stay on disk, the index of people is built once
+and kept in `workdir` (`people.py`), the rows of the next subgraph are read while the present one is trained on
+(`subgraphs.py`), and mapped pages are let go of when there are too many.
 """
 
 from __future__ import annotations
@@ -36,9 +37,15 @@ from .heldout import HeldOut, split_people
 from .labels import as_labels
 from .model import Model, ModelConfig
 from .network import EdgeNetwork, draw_distance_tensors, draw_tensors
+from .people import PersonIndex, keep_index, link_people
+from .presets import PRESETS as PRESETS
+from .presets import Preset
+from .presets import TrainingReport as TrainingReport
 from .progress import Progress, silent
-from .sampling import PLANS, PersonIndex, SamplingPlan, fit_plan, index_people
-from .subgraphs import Subgraph, draw_subgraph, fit_odds
+from .relational_fit import train_relations
+from .sampling import PLANS, SamplingPlan, fit_plan
+from .scratch import Scratch
+from .subgraphs import DrawnRows, SubgraphStream, draw_rows, fit_odds
 from .threads import limited_threads
 from .workdir import Workdir
 
@@ -50,103 +57,10 @@ logger = logging.getLogger(__name__)
 _SPLIT, _FIRST_WEIGHTS, _SUBGRAPH, _SLICE, _HELD_OUT = range(5)
 
 _FEWEST_PEOPLE = 4
-_SUBGRAPH_NODES = 5_000  # half of the paper's: on a CPU more steps are worth more than larger ones
 _REPORTS = 10
-
-
-@dataclass(frozen=True)
-class Preset:
-    """What a training does unless it is told otherwise.
-
-    Attributes
-    ----------
-    plan : SamplingPlan
-        How subgraphs are drawn, where the data has enough people.
-    max_nodes : int or None
-        Faces wanted in a subgraph; None leaves it to the plan.
-    optimizer : {"sgd", "adam"}
-    learning_rate, weight_decay : float
-    decay : bool
-        Lower the learning rate to 0 along a cosine.
-    steps : int
-        Of the optimiser, in all.
-    steps_per_subgraph : int
-        For how many of them a subgraph is used.
-    slice_share : float
-        Share of a subgraph's faces whose edges one step sees.
-    tau1, tau2 : float
-        Thresholds of the model, unless the held-out people choose them.
-    choose_thresholds : bool
-    start_as_distance : bool
-        Begin with weights that make the network a distance of smoothed faces, in place of random ones.
-    """
-
-    plan: SamplingPlan
-    max_nodes: int | None
-    optimizer: str
-    learning_rate: float
-    weight_decay: float
-    decay: bool
-    steps: int
-    steps_per_subgraph: int
-    slice_share: float
-    tau1: float = 0.7
-    tau2: float = 0.72
-    choose_thresholds: bool = True
-    start_as_distance: bool = True
-
-
-PRESETS = {
-    "paper": Preset(
-        plan=PLANS["ms1m"], max_nodes=None, optimizer="sgd", learning_rate=0.01, weight_decay=1e-5, decay=False,
-        steps=2000, steps_per_subgraph=16, slice_share=1 / 8, choose_thresholds=False, start_as_distance=False,
-    ),
-    "default": Preset(
-        plan=PLANS["ms1m"], max_nodes=_SUBGRAPH_NODES, optimizer="adam", learning_rate=3e-4, weight_decay=0.0,
-        decay=True, steps=150, steps_per_subgraph=4, slice_share=1 / 2,
-    ),
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class TrainingReport:
-    """How a training stands. Figures on held-out people are None when nobody is held out.
-
-    Attributes
-    ----------
-    step, steps : int
-        Done, and in all.
-    loss, accuracy : float
-        Mean cross entropy and share of edges judged rightly since the last report, on people trained on.
-    held_out_accuracy, pairwise_f, bcubed_f : float or None
-        The same share, and the F of the clusters at `tau1` and `tau2`, on people never trained on.
-    tau1, tau2 : float or None
-        Thresholds used for these: the preset's, and in the last report those chosen for the model.
-    nodes_per_s, edges_per_s : float
-        Faces of subgraphs run through the GCN, and edges through the head, per second (without evaluation).
-    """
-
-    step: int
-    steps: int
-    loss: float
-    accuracy: float
-    nodes_per_s: float
-    edges_per_s: float
-    held_out_accuracy: float | None = None
-    pairwise_f: float | None = None
-    bcubed_f: float | None = None
-    tau1: float | None = None
-    tau2: float | None = None
-
-    def __str__(self) -> str:
-        speed = f"{self.nodes_per_s:,.0f} nodes/s, {self.edges_per_s:,.0f} edges/s"
-        line = f"step {self.step}/{self.steps}: loss {self.loss:.4f}, edge accuracy {self.accuracy:.4f}"
-        if self.held_out_accuracy is None:
-            return f"{line} ({speed})"
-        return (
-            f"{line}; held-out people: edge accuracy {self.held_out_accuracy:.4f}, F pairwise {self.pairwise_f:.4f},"
-            f" BCubed {self.bcubed_f:.4f} ({speed})"
-        )
+_COMBINED_STEPS = 80  # of a GCN that is to help the scorer of relations
+_PATIENCE = 3  # reports without a lower loss on held-out people after which a training stops
+_MOST_RESIDENT = 4 << 30  # bytes beyond which the pages of mapped features are let go
 
 
 def train(
@@ -155,9 +69,9 @@ def train(
     *,
     preset: str = "default",
     steps: int | None = None,
-    hidden: tuple[int, ...] = (512,),
+    hidden: tuple[int, ...] | None = None,
     k: int | None = None,
-    held_out: float = 0.1,
+    held_out: float | None = None,
     plan: SamplingPlan | str | None = None,
     cluster_randomness: bool = True,
     sample_randomness: bool = True,
@@ -167,9 +81,9 @@ def train(
     workdir: str | Path | None = None,
     checkpoint_s: float = 20.0,
     progress: Progress = silent,
-    on_report: Callable[[TrainingReport], None] | None = None,
+    on_report: Callable[[Any], None] | None = None,
 ) -> Model:
-    """Train the paper's network on faces of known people.
+    """Train a scorer of edges on faces of known people.
 
     Parameters
     ----------
@@ -178,18 +92,21 @@ def train(
     y : int or str (n,)
         Who they are; -1 (or an empty name) is unlabelled and left out. People with one face stay in: they are what the
         others must not be linked to.
-    preset : {"default", "paper"}
-        What trains well in a minute or two on a CPU, or the published method.
+    preset : {"default", "gcn", "paper"}
+        The scorer of relations fitted to these people (`relational_fit.py`), which a few hundred are enough for; the
+        paper's network, started as a distance; the published method.
     steps : int, optional
         Optimiser steps; the preset's.
-    hidden : tuple of int
-        Width of each GCN layer.
+    hidden : tuple of int, optional
+        Width of each GCN layer, (512,) by default; with the default preset one number: what is added to the network.
     k : int, optional
-        Neighbours per face; 80, or less in the default preset if nobody has that many faces.
-    held_out : float
-        Share of the people kept aside, from 0 (nobody; thresholds are then the paper's) to .5.
+        Neighbours per face; 80, less with "gcn" if nobody has that many faces, from the data with "default".
+    held_out : float, optional
+        Share of the people kept aside, from 0 (nobody; thresholds are then those without labels, or the paper's) to .5;
+        .1 by default, and a quarter, in turns, with the default preset.
     plan : SamplingPlan or {"ms1m", "webface", "released"}, optional
-        How subgraphs are drawn: as it is, or a published plan by its name, fitted to the data; the preset's.
+        How subgraphs are drawn: as it is, or a published plan by its name, fitted to the data; the preset's. Like the
+        three switches that follow, not for the default preset.
     cluster_randomness, sample_randomness : bool
         False switches CR or SR off.
     full_graph : bool
@@ -201,7 +118,7 @@ def train(
     checkpoint_s : float
         Seconds between checkpoints.
     progress, on_report : callable
-        Called as ``progress("train", step, steps)``, and with a :class:`TrainingReport` about ten times.
+        Called as ``progress("train", step, steps)``, and with a report that can be printed about ten times.
 
     Returns
     -------
@@ -212,31 +129,75 @@ def train(
     --------
     >>> from starfc.synth import make_faces
     >>> faces, people = make_faces(400, people=40, dim=16)
-    >>> model = train(faces, people, steps=2, hidden=(8,))
+    >>> model = train(faces, people, preset="gcn", steps=2, hidden=(8,))
     >>> model.config.training["n_people"], model.config.training["steps"]
     (40, 2)
     """
     features, labels = as_features(X), as_labels(y)
-    _check_settings(preset, plan, steps, hidden, held_out)
+    is_default = preset == "default"
+    share = held_out if held_out is not None else 0.25 if is_default else 0.1
+    widths = hidden if hidden is not None else (32,) if is_default else (512,)
+    switches = (plan, cluster_randomness, sample_randomness, full_graph)
+    _check_settings(preset, plan, steps, widths, share)
+    if is_default and switches != (None, True, True, False):
+        raise InputError("plan, cluster_randomness, sample_randomness and full_graph need preset 'gcn' or 'paper'")
     _check_people(features, labels)
     with limited_threads(threads) as n_threads, _torch_threads(n_threads):
-        index = index_people(features, labels)
-        learned, held = split_people(index, held_out, np.random.default_rng([seed, _SPLIT]))
+        kept = Workdir.open(workdir)
+        pages = Scratch(limit_bytes=_MOST_RESIDENT)
+        pages.watch(features.raw)
+        depends_on = fingerprint_data(features, labels) if kept.folder is not None else {}
+        index = keep_index(features, labels, workdir=kept, depends_on=depends_on, after_block=pages.relieve)
+        say = on_report or (lambda report: None)
+        if is_default:
+
+            def train_gcn(name: str, people: PersonIndex) -> Model:
+                folder = None if kept.folder is None else Workdir.open(kept.folder / f"gcn.{name}").folder
+                chosen = replace(PRESETS["gcn"], steps=min(steps or _COMBINED_STEPS, _COMBINED_STEPS))
+                settled = _fit_preset(chosen, "gcn", people, None)
+                nobody = people.select(np.arange(0))
+                task = _Task(features, labels, people, nobody, chosen, settled, (512,), seed, pages)
+                facts = _list_facts(task, "gcn", n_threads)
+                checkpoints = Checkpoints(folder, _fingerprint(task, facts), checkpoint_s)
+                return _run(task, facts, checkpoints, progress, lambda report: None)
+
+            return train_relations(
+                features, labels, index, train_gcn=train_gcn, steps=steps, hidden=widths[0], k=k, held_out=share,
+                seed=seed, workdir=kept, depends_on=depends_on, progress=progress, on_report=say,
+                facts=_list_general((index,), labels, preset, seed, n_threads),
+            )  # fmt: skip
+        learned, held = split_people(index, share, np.random.default_rng([seed, _SPLIT]))
+        split = depends_on | {"held_out": share, "seed": seed}
+        learned = link_people(learned, workdir=kept, depends_on=split, progress=progress)
         chosen = replace(PRESETS[preset], steps=steps or PRESETS[preset].steps)
-        if isinstance(plan, str):
-            chosen, plan = replace(chosen, plan=PLANS[plan]), None
-        fitted = plan or _fit_preset(chosen, preset, learned, k)
-        switched = replace(
-            fitted,
-            k=k or fitted.k,
-            cluster_randomness=fitted.cluster_randomness if cluster_randomness else None,
-            sample_randomness=fitted.sample_randomness if sample_randomness else None,
-            full_graph=full_graph or fitted.full_graph,
-        )
-        task = _Task(features, labels, learned, held, chosen, switched, hidden, seed)
+        settled = _settle_plan(chosen, preset, learned, k, *switches)
+        task = _Task(features, labels, learned, held, chosen, settled, widths, seed, pages)
         facts = _list_facts(task, preset, n_threads)
-        checkpoints = Checkpoints(Workdir.open(workdir).folder, _fingerprint(task, facts), checkpoint_s)
-        return _run(task, facts, checkpoints, progress, on_report or (lambda report: None))
+        checkpoints = Checkpoints(kept.folder, _fingerprint(task, facts), checkpoint_s)
+        return _run(task, facts, checkpoints, progress, say)
+
+
+def _settle_plan(
+    chosen: Preset,
+    preset: str,
+    learned: PersonIndex,
+    k: int | None,
+    plan: SamplingPlan | str | None,
+    cluster_randomness: bool,
+    sample_randomness: bool,
+    full_graph: bool,
+) -> SamplingPlan:
+    """Return the caller's plan, or the named or the preset's one fitted to the people, with the switches applied."""
+    if isinstance(plan, str):
+        chosen, plan = replace(chosen, plan=PLANS[plan]), None
+    fitted = plan or _fit_preset(chosen, preset, learned, k)
+    return replace(
+        fitted,
+        k=k or fitted.k,
+        cluster_randomness=fitted.cluster_randomness if cluster_randomness else None,
+        sample_randomness=fitted.sample_randomness if sample_randomness else None,
+        full_graph=full_graph or fitted.full_graph,
+    )
 
 
 @dataclass(frozen=True)
@@ -251,6 +212,7 @@ class _Task:
     plan: SamplingPlan
     hidden: tuple[int, ...]
     seed: int
+    pages: Scratch  # the mapped features, to be let go of when there is too much in memory
 
     @property
     def starts_as_distance(self) -> bool:
@@ -261,9 +223,11 @@ class _Task:
         """Return the generator of a purpose and step: it depends on nothing that happened before."""
         return np.random.default_rng([self.seed, *purpose])
 
-    def draw_subgraph(self, turn: int) -> Subgraph:
-        """Draw the subgraph of a turn from the people to learn from."""
-        return draw_subgraph(self.features, self.labels, self.learned, self.plan, self.rng(_SUBGRAPH, turn))
+    def draw_rows(self, turn: int) -> DrawnRows:
+        """Draw the faces of a turn's subgraph from the people to learn from, and read them."""
+        drawn = draw_rows(self.features, self.labels, self.learned, self.plan, self.rng(_SUBGRAPH, turn))
+        self.pages.relieve()
+        return drawn
 
 
 def _run(
@@ -275,20 +239,22 @@ def _run(
 ) -> Model:
     """Start or go on, train to the end, choose the thresholds, and make the model."""
     state = _start(task)
-    if not checkpoints.restore(state) and task.starts_as_distance:
-        fit_odds(state.network, task.draw_subgraph(0))
-    if state.result is None:
-        seed = [task.seed, _HELD_OUT]
-        held_out = HeldOut.build(task.features, task.labels, task.held, task.learned, k=task.plan.k, seed=seed)
-        _run_steps(task, state, held_out, checkpoints, progress, on_report)
-        state.result = _conclude(task, state, held_out, facts)
-        checkpoints.save(state)
+    with SubgraphStream(task.draw_rows, task.plan.k) as subgraphs:
+        if not checkpoints.restore(state) and task.starts_as_distance:
+            fit_odds(state.network, subgraphs.get(0))
+        if state.result is None:
+            seed = [task.seed, _HELD_OUT]
+            held_out = HeldOut.build(task.features, task.labels, task.held, task.learned, k=task.plan.k, seed=seed)
+            _run_steps(task, state, subgraphs, held_out, checkpoints, progress, on_report)
+            state.result = _conclude(task, state, held_out, facts)
+            checkpoints.save(state)
     return _make_model(task, state)
 
 
 def _run_steps(
     task: _Task,
     state: TrainingState,
+    subgraphs: SubgraphStream,
     held_out: HeldOut | None,
     checkpoints: Checkpoints,
     progress: Progress,
@@ -296,12 +262,10 @@ def _run_steps(
 ) -> None:
     """Train: the loop."""
     preset, network, optimizer = task.preset, state.network, state.optimizer
-    subgraph = None
     progress("train", state.step, preset.steps)
-    while state.step < preset.steps:
+    while state.step < preset.steps and not _is_overdue(state):
         started = time.perf_counter()
-        if subgraph is None or state.step % preset.steps_per_subgraph == 0:
-            subgraph = task.draw_subgraph(state.step // preset.steps_per_subgraph)
+        subgraph = subgraphs.get(state.step // preset.steps_per_subgraph)
         sources, targets, same = subgraph.slice(preset.slice_share, task.rng(_SLICE, state.step))
 
         _set_learning_rate(optimizer, preset, state.step)
@@ -351,23 +315,40 @@ def _report(task: _Task, state: TrainingState, held_out: HeldOut | None) -> Trai
         edges_per_s=sums["edges"] / sums["seconds"],
     )
     if held_out is not None:
-        choose = task.preset.choose_thresholds and state.step == task.preset.steps
-        accuracy, found = held_out.judge(_make_model(task, state), choose=choose)
-        report = replace(report, held_out_accuracy=accuracy, **asdict(found))
+        verdict = held_out.judge(_make_model(task, state), choose=False)
+        found = asdict(verdict.thresholds)
+        report = replace(report, held_out_loss=verdict.loss, held_out_accuracy=verdict.accuracy, **found)
+        if task.preset.choose_best:
+            state.note_loss(verdict.loss)
     state.sums = {}
-    figures = asdict(report).items()
-    state.history.append({name: round(value, 6) if isinstance(value, float) else value for name, value in figures})
+    state.history.append(_round_figures(asdict(report)))
     logger.info(str(report))
     return report
 
 
+def _is_overdue(state: TrainingState) -> bool:
+    """Tell whether the least loss on held-out people was several reports ago."""
+    since = [report for report in state.history if report["step"] > state.best_step]
+    return state.best is not None and len(since) >= _PATIENCE
+
+
+def _round_figures(figures: dict[str, Any]) -> dict[str, Any]:
+    """Round to what is worth keeping."""
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in figures.items()}
+
+
 def _conclude(task: _Task, state: TrainingState, held_out: HeldOut | None, facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the thresholds and facts of the finished training."""
-    last = state.history[-1]
-    chosen = asdict(task.preset) if held_out is None else last
-    figures = {name: last[name] for name in ("loss", "held_out_accuracy", "pairwise_f", "bcubed_f")}
-    training = facts | figures | {"history": state.history}
-    return {"tau1": chosen["tau1"], "tau2": chosen["tau2"], "training": training}
+    """Take the best weights, choose the thresholds, and return these and the facts of the finished training."""
+    if state.best is not None:
+        state.network.load_tensors(state.best)
+    figures: dict[str, Any] = {"loss": state.history[-1]["loss"], "best_step": state.best_step or state.step}
+    chosen = {"tau1": task.preset.tau1, "tau2": task.preset.tau2, "pairwise_f": None, "bcubed_f": None}
+    if held_out is not None:
+        verdict = held_out.judge(_make_model(task, state), choose=task.preset.choose_thresholds)
+        figures |= {"held_out_loss": verdict.loss, "held_out_accuracy": verdict.accuracy}
+        chosen = asdict(verdict.thresholds)
+    figures |= {name: chosen.pop(name) for name in ("pairwise_f", "bcubed_f")}
+    return chosen | {"training": facts | _round_figures(figures) | {"history": state.history}}
 
 
 def _make_model(task: _Task, state: TrainingState) -> Model:
@@ -385,18 +366,27 @@ def _fingerprint(task: _Task, facts: dict[str, Any]) -> dict[str, Any]:
 
 
 def _list_facts(task: _Task, preset: str, n_threads: int) -> dict[str, Any]:
-    """Return what the model folder shall say about its training."""
-    return {
-        "preset": preset,
+    """Return what the model folder shall say about the training of a GCN."""
+    general = _list_general((task.learned, task.held), task.labels, preset, task.seed, n_threads)
+    return general | {
         "steps": task.preset.steps,
-        "seed": task.seed,
-        "threads": n_threads,
-        "n_faces": len(task.learned.rows) + len(task.held.rows),
-        "n_people": len(task.learned) + len(task.held),
-        "n_unlabelled": int((task.labels < 0).sum()),
         "n_held_out_people": len(task.held),
         "hidden": list(task.hidden),
         "plan": asdict(task.plan),
+    }
+
+
+def _list_general(
+    people: tuple[PersonIndex, ...], labels: NDArray[np.int64], preset: str, seed: int, n_threads: int
+) -> dict[str, Any]:
+    """Return what the model folder shall say about any training."""
+    return {
+        "preset": preset,
+        "seed": seed,
+        "threads": n_threads,
+        "n_faces": sum(len(index.rows) for index in people),
+        "n_people": sum(len(index) for index in people),
+        "n_unlabelled": int((labels < 0).sum()),
         "versions": {"starfc": __version__, "torch": torch.__version__, "numpy": np.__version__},
     }
 
@@ -416,8 +406,8 @@ def _check_settings(
     preset: str, plan: SamplingPlan | str | None, steps: int | None, hidden: tuple[int, ...], held_out: float
 ) -> None:
     """Refuse what cannot be trained with."""
-    if preset not in PRESETS:
-        raise InputError(f"preset ('{preset}') must be one of {', '.join(PRESETS)}")
+    if preset not in ("default", *PRESETS):
+        raise InputError(f"preset ('{preset}') must be one of default, {', '.join(PRESETS)}")
     if isinstance(plan, str) and plan not in PLANS:
         raise InputError(f"plan ('{plan}') must be one of {', '.join(PLANS)}")
     if steps is not None and steps < 1:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import MEMORY, SHARE, common_options, dim_option, print_result, progress_bars
+
+if TYPE_CHECKING:
+    from ..features import Features
+    from ..pipeline import Clusters
 
 
 @click.command()
@@ -15,7 +20,7 @@ from .options import MEMORY, SHARE, common_options, dim_option, print_result, pr
 @click.option("-o", "--output", type=Path, required=True, help="Labels: .npy, .csv, .parquet or .meta.")
 @click.option("--model", type=Path, help="Model folder; without one, the shipped relational model scores edges.")
 @click.option("--k", type=int, help="Neighbours per face (default: the model's, else from the data).")
-@click.option("--scorer", type=click.Choice(["gcn", "relational", "cosine"]), help="Edge scorer.")
+@click.option("--scorer", type=click.Choice(["gcn", "relational", "combined", "cosine"]), help="Edge scorer.")
 @click.option("--tau1", type=float, help="Keep edges with a score above it (default: the model's, else from the data).")
 @click.option("--tau2", type=float, help="Keep edges with a node intimacy above it (default: the model's).")
 @click.option("--aggregate", type=click.Choice(["max", "mean", "min", "jaccard"]), help="Node intimacy.")
@@ -42,7 +47,7 @@ from .options import MEMORY, SHARE, common_options, dim_option, print_result, pr
 @click.option("--knn-graph", type=Path, help="Ready-made kNN graph (.npz, either layout).")
 @click.option("--recall", type=SHARE, default=0.95, show_default=True, help="Recall asked of --knn cells.")
 @click.option("--workdir", type=Path, help="Folder for finished stages; the same command goes on where it was stopped.")
-@click.option("--memory-gb", type=MEMORY, help="Memory to keep to after the kNN graph (default: 80 % of what is free).")
+@click.option("--memory-gb", type=MEMORY, help="Memory to keep to (default: 80 % of what is free).")
 @dim_option
 @common_options
 def cluster(
@@ -70,11 +75,31 @@ def cluster(
 
             evidence = take_evidence(result, rows, seed=settings["seed"])
             write_report(result.labels, report, features=rows, evidence=evidence, title=output.name)
-        for note in result.notes:
-            bars.say(f"note: {note}")
-    figures = result.summary()
+        figures = result.summary() | judge_result(result, rows, settings["seed"])
+        for line in list_remarks(result, figures):
+            bars.say(line)
     sentence = (
         f"{figures['n']} faces -> {figures['n_clusters']} clusters ({figures['n_singletons']} of one face, largest"
         f" {figures['largest']}) in {figures['seconds']['total']:.1f} s; labels in {output}"
     )
     print_result(figures, as_json, sentence)
+
+
+def judge_result(result: Clusters, rows: Features, seed: int) -> dict[str, Any]:
+    """Return what looks wrong with a result and, where scores are probabilities, how sure it is of itself."""
+    from ..guardrails import find_warnings, measure_sureness
+
+    judged: dict[str, Any] = {"warnings": find_warnings(rows, result.labels, result.scored, seed=seed)}
+    if result.settings.scorer == "relational":
+        judged["sureness"] = asdict(measure_sureness(result.labels, result.scored))
+    return judged
+
+
+def list_remarks(result: Clusters, figures: dict[str, Any]) -> list[str]:
+    """Return what the user should know beside the figures."""
+    from ..guardrails import Sureness
+
+    notes = list(result.notes)
+    if "sureness" in figures:
+        notes.append(Sureness(**figures["sureness"]).describe())
+    return [f"note: {note}" for note in notes] + [f"warning: {warning}" for warning in figures["warnings"]]

@@ -16,20 +16,20 @@ from .options import common_options, dim_option, print_result, progress_bars
 @click.option("-o", "--output", type=Path, required=True, help="Model folder to write.")
 @click.option(
     "--preset",
-    type=click.Choice(["paper", "default"]),
+    type=click.Choice(["paper", "gcn", "default"]),
     default="default",
     show_default=True,
-    help="Settings.",
+    help="The published method, its network started as a distance, or relations fitted to these people.",
 )
 @click.option("--steps", type=click.IntRange(min=1), help="Optimiser steps (default: the preset's).")
-@click.option(
-    "--k", type=click.IntRange(min=1), help="Neighbours per face (default: the plan's, or fitted to the data)."
-)
+@click.option("--k", type=click.IntRange(min=1), help="Neighbours per face (default: the plan's, or from the data).")
 @click.option("--plan", type=click.Choice(["ms1m", "webface", "released"]), help="How subgraphs are sampled.")
 @click.option("--cluster-randomness/--no-cluster-randomness", default=True, help="CR of the paper.")
 @click.option("--sample-randomness/--no-sample-randomness", default=True, help="SR of the paper.")
 @click.option("--full-graph", is_flag=True, help="Train on all faces at once, without sampling.")
-@click.option("--held-out", type=float, default=0.1, show_default=True, help="Share of the people kept aside.")
+@click.option(
+    "--held-out", type=float, help="Share of the people kept aside (default: .1; a quarter, in turns, of relations)."
+)
 @click.option("--workdir", type=Path, help="Folder for checkpoints; the same command goes on where it was stopped.")
 @dim_option
 @common_options

@@ -1,0 +1,388 @@
+"""Fit of the relational scorer to known people: what `--preset default` does.
+
+In: Features, labels, an index of the people, and a way to train a GCN. Out: a Model, with the threshold and the
+partition that suit it. Relations do not depend on the embedder, so a network that knows 160 synthetic worlds is a good
+start, and a few hundred people are enough to learn what is different here: how alike relatives are, how often people
+occur, what the embedder confuses. A GCN reads the features themselves, and needs more people; where it helps, the two
+are combined (`relational_model.py`).
+
+A collection is one draw from what the user may have to cluster. So the network learns from several: all faces, halves
+and quarters of the people, each with its own kNN graph and its own chance similarities, because an edge means something
+else among two thousand faces than among ten thousand.
+
+People are held out in turns: a share of them, then others, up to three times. Each time network and GCN learn from the
+rest, and the faces held out are clustered, by themselves and in company: by the shipped network, by the new one, and by
+the new one with the GCN, at several thresholds, by components and by the map equation. What was best on average is
+chosen, the shipped network where nothing is better; then all is learned from everybody. The price is four short
+trainings in place of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .atomic import replacing
+from .features import Features
+from .heldout import score_faces, split_people
+from .knn import KnnGraph, build_knn
+from .model import Model
+from .partition import partition_graph
+from .people import PersonIndex
+from .profiles import choose_k, measure_profiles
+from .progress import Progress, silent
+from .prune import parse_edges
+from .relational import PREFERENCES, RelationalModel, load_shipped, score_by_relations
+from .relational_model import combine_scores, make_model
+from .relational_training import EdgeSample, fit_residual, sample_edges
+from .score import ScoredEdges, score_edges
+from .workdir import Workdir, digest_arrays
+
+_MOST_FACES = 16_000  # of a collection: more would take longer and teach the same
+_PARTS = (1, 2, 2, 4, 4, 4, 4)  # a collection has this part of the people
+_EDGES = 30_000  # described of a collection
+_MOST_ROUNDS = 3
+_KINDS = ("shipped", "fitted", "combined")
+_PARTITIONS = ("mapequation", "components")
+_FEWEST_FOR_GCN = 50  # people; fewer than that are all it would ever know
+_THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_LEAST_GAIN = 0.002  # of mean F, for the new network to be taken
+# What a random number is for: streams of one seed must differ.
+_ROUND, _COLLECTION, _COMPANY = range(3)
+
+
+TrainGcn = Callable[[str, PersonIndex], Model]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A scorer, a threshold and a partition, and the F scores they gave on held-out people, averaged over collections.
+
+    Attributes
+    ----------
+    kind : {"shipped", "fitted", "combined"}
+    partition : {"mapequation", "components"}
+    tau1 : float
+    pairwise_f, bcubed_f : float
+    """
+
+    kind: str
+    partition: str
+    tau1: float
+    pairwise_f: float
+    bcubed_f: float
+
+    @property
+    def mean_f(self) -> float:
+        """What the choice goes by."""
+        return (self.pairwise_f + self.bcubed_f) / 2
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A collection with held-out people in it, ready to be clustered.
+
+    Attributes
+    ----------
+    features : Features
+    labels : int64 (n,)
+    judged : bool (n,)
+        Whether a face is held out.
+    """
+
+    features: Features
+    labels: NDArray[np.int64]
+    judged: NDArray[np.bool_]
+
+    def score(
+        self, networks: list[RelationalModel], gcn: Model | None = None, k: int | None = None
+    ) -> NDArray[np.float64]:
+        """Return pairwise and BCubed F of every kind, partition and threshold, (kinds, 2, thresholds, 2).
+
+        A kind is each network by itself, and the last one together with the GCN, if there is one.
+        """
+        profiles = measure_profiles(self.features)
+        wanted = k or choose_k(self.features, profiles)
+        graph = build_knn(self.features, k=min(wanted, len(self.features) - 1))
+        scored = [score_by_relations(self.features, graph, model=network, profiles=profiles) for network in networks]
+        if gcn is not None:
+            n_near = gcn.config.n_neighbors
+            near = KnnGraph(graph.neighbors[:, :n_near], graph.similarities[:, :n_near], graph.order)
+            scored.append(combine_scores(scored[-1], score_edges(self.features, near, gcn)))
+        return np.array([[self._score_thresholds(edges, part) for part in _PARTITIONS] for edges in scored])
+
+    def _score_thresholds(self, scored: ScoredEdges, partition: str) -> list[tuple[float, float]]:
+        """Return the F scores of the clusters at each threshold."""
+        return [
+            score_faces(self.labels, partition_graph(parse_edges(scored, tau1), partition=partition), self.judged)
+            for tau1 in _THRESHOLDS
+        ]
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """How well the people held out in a round were found: mean of both F scores, at the best of the thresholds."""
+
+    number: int
+    rounds: int
+    n_people: int
+    scores: dict[str, float]
+
+    def __str__(self) -> str:
+        found = ", ".join(f"{kind} {score:.4f}" for kind, score in self.scores.items())
+        return f"held-out people, round {self.number}/{self.rounds} ({self.n_people} people): F {found}"
+
+
+def train_relations(
+    features: Features,
+    labels: NDArray[np.int64],
+    index: PersonIndex,
+    *,
+    facts: dict[str, Any],
+    on_report: Callable[[RoundReport], None] = lambda report: None,
+    **settings: Any,  # noqa: ANN401
+) -> Model:
+    """Fit the scorer of relations (settings: see :func:`fit_people`) and make a model of it.
+
+    Examples
+    --------
+    >>> from starfc.people import index_people
+    >>> from starfc.synth import make_faces
+    >>> faces, people = make_faces(300, people=60, dim=32)
+    >>> features = Features(faces)
+    >>> model = train_relations(features, people, index_people(features, people), facts={}, steps=2)
+    >>> model.config.scorer, model.config.partition
+    ('relational', 'mapequation')
+    """
+    history: list[dict[str, Any]] = []
+
+    def report(found: RoundReport) -> None:
+        history.append(asdict(found))
+        on_report(found)
+
+    network, gcn, choice = fit_people(features, labels, index, on_report=report, **settings)
+    learned = network.facts if choice is None or choice.kind != "shipped" else {}
+    training = facts | _list_choice(choice) | learned | {"history": history}
+    tau1, partition = (PREFERENCES["balanced"], "mapequation") if choice is None else (choice.tau1, choice.partition)
+    return make_model(network, dim=features.dim, tau1=tau1, training=training, gcn=gcn, partition=partition)
+
+
+def fit_people(
+    features: Features,
+    labels: NDArray[np.int64],
+    index: PersonIndex,
+    *,
+    train_gcn: TrainGcn | None = None,
+    start: RelationalModel | None = None,
+    steps: int | None = None,
+    hidden: int = 32,
+    k: int | None = None,
+    held_out: float = 0.25,
+    seed: int = 0,
+    workdir: Workdir | None = None,
+    depends_on: dict[str, Any] | None = None,
+    progress: Progress = silent,
+    on_report: Callable[[RoundReport], None] = lambda report: None,
+) -> tuple[RelationalModel, Model | None, Choice | None]:
+    """Fit the network to people and choose, on others, its threshold and whether a GCN is to help it.
+
+    Parameters
+    ----------
+    features : Features
+        (n, d); memory-mapped ones are read in collections of some thousand faces.
+    labels : int64 (n,)
+    index : PersonIndex
+        Of these.
+    train_gcn : callable, optional
+        From a name and people to a GCN trained on them; none is tried by default.
+    start : RelationalModel, optional
+        What is known before; the shipped one.
+    steps, hidden : int
+        Of the optimiser in each fit, a few times through the edges by default; units of what is added to `start`.
+    k : int, optional
+        Neighbours per face; from the data.
+    held_out : float
+        Share of the people held out in each round; 0 for nobody.
+    seed : int
+    workdir : Workdir, optional
+        Where described edges are kept, so that a killed fit need not describe them again.
+    depends_on : dict, optional
+        What tells these data from others, for JSON; needed with `workdir`.
+    progress, on_report : callable
+        Called as ``progress("fit", done, total)``, and with a RoundReport after every round.
+
+    Returns
+    -------
+    network : RelationalModel
+    gcn : Model or None
+        To be combined with it, if that was chosen.
+    choice : Choice or None
+        None when nobody could be held out; nothing but the network is new then.
+    """
+    known = start or load_shipped()
+    describe = _Describer(features, labels, k, seed, workdir or Workdir(None), depends_on or {})
+    fit = _Fitter(describe, known, steps, hidden, seed)
+    make_gcn = train_gcn if train_gcn is not None and len(index) >= _FEWEST_FOR_GCN else lambda name, people: None
+    judged: list[NDArray[np.float64]] = []
+    rounds = divide_rounds(index, held_out, seed)
+    for number, (learned, held) in enumerate(rounds):
+        progress("held-out people", number, len(rounds))
+        networks = [known, fit(learned, f"round{number}") or known]
+        gcn = make_gcn(f"round{number}", learned)
+        seen = gather_judged(features, labels, learned, held, [seed, _COMPANY, number])
+        judged += [collection.score(networks, gcn, k) for collection in seen]
+        best = np.mean(judged[-len(seen) :], axis=(0, 4)).max(axis=(1, 2))
+        scores = {kind: round(float(score), 6) for kind, score in zip(_KINDS, best, strict=False)}
+        on_report(RoundReport(number + 1, len(rounds), len(held), scores))
+    progress("held-out people", len(rounds), len(rounds))
+    choice = choose_setting(np.mean(judged, axis=0)) if judged else None
+    if choice is not None and choice.kind == "shipped":
+        return known, None, choice
+    fitted = fit(index, "all", progress)
+    if fitted is None:
+        return known, None, None
+    is_combined = choice is not None and choice.kind == "combined"
+    return fitted, make_gcn("all", index) if is_combined else None, choice
+
+
+def choose_setting(scores: NDArray[np.float64]) -> Choice:
+    """Choose from mean F scores (kinds, partitions, thresholds, 2); the first kind, unless another is clearly better.
+
+    Thresholds are compared by a running mean over three, which is less at the mercy of a few large people.
+
+    >>> scores = np.zeros((2, 2, len(_THRESHOLDS), 2))
+    >>> scores[1, 0, 3] = 0.9
+    >>> choose_setting(scores).kind, choose_setting(scores).tau1
+    ('fitted', 0.6)
+    """
+    means = scores.mean(axis=3)
+    padded = np.pad(means, ((0, 0), (0, 0), (1, 1)), mode="edge")
+    smooth = 0.25 * padded[..., :-2] + 0.5 * padded[..., 1:-1] + 0.25 * padded[..., 2:]
+    smooth[0] += _LEAST_GAIN
+    kind, partition, at = (int(place) for place in np.unravel_index(smooth.argmax(), smooth.shape))
+    pairwise, bcubed = (float(score) for score in scores[kind, partition, at])
+    return Choice(_KINDS[kind], _PARTITIONS[partition], _THRESHOLDS[at], pairwise, bcubed)
+
+
+def _list_choice(choice: Choice | None) -> dict[str, Any]:
+    """Return what a model folder shall say about the choice."""
+    if choice is None:
+        return {"kind": "fitted", "pairwise_f": None, "bcubed_f": None}
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(choice).items()}
+
+
+class _Describer:
+    """Described edges of collections, each kept in the work folder once it is there."""
+
+    def __init__(
+        self,
+        features: Features,
+        labels: NDArray[np.int64],
+        k: int | None,
+        seed: int,
+        workdir: Workdir,
+        depends_on: dict[str, Any],
+    ) -> None:
+        self._features, self._labels, self._k, self._seed = features, labels, k, seed
+        self._workdir, self._depends_on = workdir, depends_on
+
+    def __call__(self, name: str, rows: NDArray[np.int64]) -> EdgeSample:
+        """Describe the edges among the given rows."""
+
+        def build() -> EdgeSample:
+            taken = Features(self._features.take(rows))
+            k = None if self._k is None else min(self._k, len(rows) - 1)
+            return sample_edges(taken, self._labels[rows], n_edges=_EDGES, k=k, seed=self._seed)
+
+        facts = self._depends_on | {"rows": digest_arrays(rows=rows), "k": self._k, "seed": self._seed}
+        return self._workdir.stage(f"edges.{name}", facts, build, _save_sample, _load_sample)
+
+
+@dataclass(frozen=True)
+class _Fitter:
+    """How networks are fitted."""
+
+    describe: _Describer
+    start: RelationalModel
+    steps: int | None
+    hidden: int
+    seed: int
+
+    def __call__(self, index: PersonIndex, name: str, progress: Progress = silent) -> RelationalModel | None:
+        """Describe several collections of the people and learn from them; None where there is nothing to learn."""
+        samples = []
+        for number, part in enumerate(_PARTS):
+            progress("describe edges", number, len(_PARTS))
+            rng = np.random.default_rng([self.seed, _COLLECTION, number])
+            rows = draw_people(index, min(len(index.rows) // part, _MOST_FACES), rng)
+            samples.append(self.describe(f"{name}.{number}", rows))
+        progress("describe edges", len(_PARTS), len(_PARTS))
+        targets = np.concatenate([sample.targets for sample in samples])
+        if len(targets) == 0 or targets.min() == targets.max():
+            return None
+        facts = {"start": "shipped", "n_edges": len(targets), "steps": self.steps}
+        return fit_residual(
+            samples, self.start, steps=self.steps, hidden=self.hidden, seed=self.seed, facts=facts, progress=progress
+        )
+
+
+def draw_people(index: PersonIndex, n_faces: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Draw people at random until they have about so many faces; return the rows of all their faces, ascending.
+
+    >>> from starfc.people import index_people
+    >>> index = index_people(Features(np.eye(6)), np.arange(6) // 2)
+    >>> len(draw_people(index, 4, np.random.default_rng(0)))
+    4
+    """
+    order = rng.permutation(len(index))
+    reached = np.cumsum(np.diff(index.offsets)[order])
+    n_people = max(2, int(np.searchsorted(reached, n_faces, side="left")) + 1)
+    return index.faces_of(order[:n_people])
+
+
+def divide_rounds(index: PersonIndex, share: float, seed: int) -> list[tuple[PersonIndex, PersonIndex]]:
+    """Return (people to learn from, people held out) of every round; no one is held out twice."""
+    if share <= 0:
+        return []
+    n_rounds = max(1, min(_MOST_ROUNDS, int(1 / share)))
+    left, rounds = index, []
+    for number in range(n_rounds):
+        own = min(0.5, share * len(index) / max(1, len(left)))  # of those that were not held out yet
+        rest, held = split_people(left, own, np.random.default_rng([seed, _ROUND, number]))
+        if not (np.diff(held.offsets) > 1).any():
+            break
+        learned = index.select(np.flatnonzero(~np.isin(index.people, held.people)))
+        rounds.append((learned, held))
+        left = rest
+    return rounds
+
+
+def gather_judged(
+    features: Features, labels: NDArray[np.int64], learned: PersonIndex, held: PersonIndex, seed: list[int]
+) -> list[Judged]:
+    """Return the held-out people by themselves, and in the company of as many faces again."""
+    rng = np.random.default_rng(seed)
+    own = draw_people(held, min(len(held.rows), _MOST_FACES // 2), rng)
+    company = draw_people(learned, min(len(learned.rows), len(own)), rng)
+    together = np.sort(np.concatenate([own, company]))
+    gathered = []
+    for rows in (own, together):
+        gathered.append(Judged(Features(features.take(rows)), labels[rows], np.isin(rows, own)))
+    return gathered
+
+
+def _save_sample(sample: EdgeSample, path: Path) -> None:
+    """Write the arrays, whole or not at all."""
+    with replacing(path) as aside, aside.open("wb") as file:
+        np.savez(file, allow_pickle=False, relations=sample.relations, targets=sample.targets)
+
+
+def _load_sample(path: Path) -> EdgeSample:
+    """Read what :func:`_save_sample` wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return EdgeSample(arrays["relations"], arrays["targets"])

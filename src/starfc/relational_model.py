@@ -1,0 +1,111 @@
+"""Networks of relations in a model folder, alone or together with a GCN.
+
+In: a Model whose scorer is "relational" or "combined". Out: the RelationalModel that scores edges, and the probability
+of edges that both have scored: with o the log-odds of each,
+
+    log p / (1 - p) = (o_relations + o_gcn) / 2.
+
+They make different mistakes: relations know the embedder and the collection only by their statistics, the GCN reads the
+features themselves. The folder is that of any model (`model.py`); its tensors are the network's layers and the ranges
+of the relations, and the GCN's; its configuration names the relations, because a network is of no use with others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .errors import ModelError
+from .model import Model, ModelConfig
+from .relational import RelationalModel
+from .relations import RELATIONS
+from .score import ScoredEdges
+from .tiles import run_tiles
+
+SCORERS = ("relational", "combined")
+_USUAL_K = 80  # for the record: k is found from the data each time
+_LEAST = np.float32(1e-6)  # probability: beyond it float32 tells no more
+_TILE_ROWS = 4096
+
+
+def make_model(
+    network: RelationalModel,
+    *,
+    dim: int,
+    tau1: float,
+    training: dict[str, Any],
+    gcn: Model | None = None,
+    partition: str = "mapequation",
+) -> Model:
+    """Make a model of a network, with or without a GCN beside it, to be saved and used like any other.
+
+    >>> from starfc.relational import load_shipped
+    >>> make_model(load_shipped(), dim=128, tau1=0.6, training={}).config.scorer
+    'relational'
+    """
+    shared: dict[str, Any] = {"tau1": tau1, "tau2": None, "partition": partition, "relations": RELATIONS}
+    if gcn is not None:
+        config = replace(gcn.config, scorer="combined", training=training, **shared)
+        return Model(config, network.tensors | gcn.tensors)
+    widths = tuple(len(bias) for bias in network.biases[:-1])
+    config = ModelConfig(dim=dim, hidden=widths, scorer="relational", k=_USUAL_K, training=training, **shared)
+    return Model(config, network.tensors)
+
+
+def open_network(model: Model) -> RelationalModel:
+    """Return the network of relations of a model, checked.
+
+    >>> from starfc.relational import load_shipped
+    >>> model = make_model(load_shipped(), dim=128, tau1=0.6, training={})
+    >>> bool((open_network(model).weights[0] == load_shipped().weights[0]).all())
+    True
+    """
+    if model.config.scorer not in SCORERS:
+        raise ModelError(f"the model's scorer is '{model.config.scorer}'; one of relations is needed here")
+    if model.config.relations != RELATIONS:
+        raise ModelError("the model was trained on other relations than this version of starfc has; train it again")
+    tensors = model.tensors
+    n_layers = max(1, sum(name.startswith("layer") and name.endswith(".weight") for name in tensors))
+    try:
+        weights = tuple(tensors[f"layer{at}.weight"] for at in range(n_layers))
+        biases = tuple(tensors[f"layer{at}.bias"] for at in range(n_layers))
+        return RelationalModel(weights, biases, tensors["lowest"], tensors["highest"], model.config.training)
+    except KeyError as error:
+        raise ModelError(f"the model lacks the tensor {error}; the folder is damaged, train it again") from error
+
+
+def combine_scores(relations: ScoredEdges, gcn: ScoredEdges) -> ScoredEdges:
+    """Combine what both say of the edges that both have scored: the first columns of the longer lists.
+
+    Parameters
+    ----------
+    relations : ScoredEdges
+        (n, k) probabilities; 0 where there is no evidence, and so in the result.
+    gcn : ScoredEdges
+        (n, k' <= k) probabilities of the first k' neighbours.
+
+    Returns
+    -------
+    ScoredEdges
+        (n, k').
+
+    Examples
+    --------
+    >>> neighbors = np.zeros((1, 2), np.int32)
+    >>> one, other = (ScoredEdges(neighbors, np.array([row], np.float32)) for row in ([0.9, 0.0], [0.1, 0.9]))
+    >>> combine_scores(one, other).scores.round(3)
+    array([[0.5, 0. ]], dtype=float32)
+    """
+    k = gcn.scores.shape[1]
+    scores = np.empty(gcn.scores.shape, dtype=np.float32)
+
+    def combine_tile(start: int, stop: int) -> None:
+        first, second = relations.scores[start:stop, :k], gcn.scores[start:stop]
+        odds = [p / (1 - p) for p in (np.clip(part, _LEAST, 1 - _LEAST) for part in (first, second))]
+        both = np.sqrt(odds[0] * odds[1])
+        scores[start:stop] = np.where(first > 0, both / (1 + both), 0)
+
+    run_tiles(len(scores), _TILE_ROWS, combine_tile, "combine")
+    return ScoredEdges(gcn.neighbors, scores)

@@ -1,0 +1,189 @@
+"""Fitting relations to known people: who is held out, what is chosen, and that kills change nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import starfc  # noqa: E402
+from starfc import relational_fit  # noqa: E402
+from starfc.features import Features  # noqa: E402
+from starfc.heldout import score_faces  # noqa: E402
+from starfc.people import index_people  # noqa: E402
+from starfc.relational import load_shipped  # noqa: E402
+from starfc.relational_fit import Judged, choose_setting, divide_rounds, draw_people, gather_judged  # noqa: E402
+from starfc.relational_model import make_model  # noqa: E402
+from starfc.synth import make_faces  # noqa: E402
+from starfc.training import train  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def faces():
+    return make_faces(700, people=140, dim=32, seed=1, kinship=1.0, noise=1.3)
+
+
+@pytest.fixture(scope="module")
+def index(faces):
+    return index_people(Features(faces[0]), faces[1])
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Smaller collections."""
+    monkeypatch.setattr(relational_fit, "_PARTS", (1, 2))
+    monkeypatch.setattr(relational_fit, "_EDGES", 2000)
+    monkeypatch.setattr("starfc.training._COMBINED_STEPS", 3)
+
+
+def assert_same(model, other):
+    assert model.config.tau1 == other.config.tau1
+    for name, tensor in model.tensors.items():
+        assert np.array_equal(tensor, other.tensors[name]), name
+
+
+@pytest.mark.parametrize(("share", "n_rounds"), [(0.25, 3), (0.1, 3), (0.5, 2), (0.0, 0)])
+def test_nobody_is_held_out_twice_or_learned_from_when_held_out(index, share, n_rounds):
+    rounds = divide_rounds(index, share, seed=0)
+    assert len(rounds) == n_rounds
+    seen = [set(held.people.tolist()) for _, held in rounds]
+    assert sum(map(len, seen)) == len(set().union(*seen))
+    for learned, held in rounds:
+        assert not set(learned.people.tolist()) & set(held.people.tolist())
+        assert len(learned) + len(held) == len(index)
+
+
+def test_drawn_people_come_with_all_their_faces(faces, index):
+    labels = faces[1]
+    rows = draw_people(index, 300, np.random.default_rng(0))
+    people = np.unique(labels[rows])
+    assert rows.tolist() == np.flatnonzero(np.isin(labels, people)).tolist()
+    assert 300 <= len(rows) < 300 + np.bincount(labels).max()
+    assert len(np.unique(labels[draw_people(index, 1, np.random.default_rng(0))])) == 2
+
+
+def test_held_out_faces_are_judged_by_themselves_and_in_company(faces, index):
+    features = Features(faces[0])
+    learned, held = divide_rounds(index, 0.25, seed=0)[0]
+    alone, together = gather_judged(features, faces[1], learned, held, [0])
+    assert alone.judged.all() and set(alone.labels) == set(held.people)
+    assert together.judged.sum() == len(held.rows) and len(together.labels) >= 2 * len(held.rows)
+
+
+def test_scores_are_those_of_the_pipeline(faces):
+    """Of the shipped network, and of one combined with a GCN."""
+    rows, labels = faces[0][:300], faces[1][:300]
+    gcn = train(rows, labels, preset="gcn", steps=2, hidden=(8,), held_out=0.0, threads=1)
+    judged = np.arange(300) % 3 > 0
+    scores = Judged(Features(rows), labels, judged).score([load_shipped()], gcn)
+    assert scores.shape == (2, 2, len(relational_fit._THRESHOLDS), 2)
+    for number, beside in enumerate((None, gcn)):
+        model = make_model(load_shipped(), dim=32, tau1=0.5, training={}, gcn=beside)
+        for place, partition in enumerate(("mapequation", "components")):
+            for at in (1, 5):
+                tau1 = relational_fit._THRESHOLDS[at]
+                found = starfc.cluster(rows, model=model, tau1=tau1, partition=partition).labels
+                assert scores[number, place, at] == pytest.approx(score_faces(labels, found, judged))
+
+
+def test_another_kind_must_be_better_to_be_chosen():
+    scores = np.full((3, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
+    scores[0, 0, 2] = 0.8
+    scores[1, 1, 4] = 0.801
+    assert choose_setting(scores) == relational_fit.Choice("shipped", "mapequation", 0.5, 0.8, 0.8)
+    scores[2, 1, 4] = [0.8, 0.9]
+    found = choose_setting(scores)
+    assert found == relational_fit.Choice("combined", "components", 0.7, 0.8, 0.9)
+    assert found.mean_f == pytest.approx(0.85)
+
+
+def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
+    reports = []
+    model, again = (train(*faces, threads=1, on_report=reports.append) for _ in range(2))
+    assert_same(model, again)
+    facts = model.config.training
+    json.dumps(facts)
+    assert (facts["preset"], facts["n_people"], facts["n_faces"]) == ("default", 140, 700)
+    assert len(facts["history"]) == 3 and len(reports) == 6
+    assert "round 1/3" in str(reports[0])
+    assert 0 < facts["pairwise_f"] <= 1 and 0 < facts["bcubed_f"] <= 1
+    assert set(facts["history"][0]["scores"]) == {"shipped", "fitted", "combined"}
+    assert model.config.scorer in ("relational", "combined")
+    starfc.cluster(faces[0], model=model)
+
+
+def test_labels_help_with_other_people(small):
+    """On half of the people, all of them kin of others, it is at least as good with the other half."""
+    made = make_faces(1600, people=320, dim=32, seed=3, kinship=1.0, noise=1.3)
+    known = made[1] % 2 == 0
+    model = train(made[0][known], made[1][known], threads=1)
+    others, truth = made[0][~known], made[1][~known]
+    everyone = np.ones(len(truth), dtype=bool)
+    plain, own = (score_faces(truth, starfc.cluster(others, model=m).labels, everyone) for m in (None, model))
+    assert sum(own) >= sum(plain) - 0.005
+
+
+def test_nobody_held_out_leaves_the_threshold_without_labels(faces, small):
+    model = train(*faces, threads=1, held_out=0.0, steps=3)
+    assert model.config.tau1 == 0.6
+    assert model.config.training["pairwise_f"] is None
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25])
+def test_next_to_no_faces_give_the_shipped_network(share):
+    rows, _ = make_faces(8, people=4, dim=8)
+    model = train(rows, np.arange(8) // 2, threads=1, held_out=share, steps=2)
+    assert model.config.training["n_people"] == 4
+    starfc.cluster(rows, model=model)
+
+
+def test_a_bad_label_here_and_there_does_no_harm(faces, small):
+    """One label in fifty is wrong."""
+    rng = np.random.default_rng(0)
+    wrong = faces[1].copy()
+    bad = rng.random(len(wrong)) < 0.02
+    wrong[bad] = rng.permutation(wrong[bad])
+    model = train(faces[0], wrong, threads=1)
+    everyone = np.ones(len(wrong), dtype=bool)
+    plain, own = (score_faces(faces[1], starfc.cluster(faces[0], model=m).labels, everyone) for m in (None, model))
+    assert sum(own) >= sum(plain) - 0.02
+
+
+KILLED_RUN = textwrap.dedent(
+    """
+    import sys
+    import numpy as np
+    from starfc import relational_fit, training
+    from starfc.synth import make_faces
+    from starfc.training import train
+    relational_fit._PARTS, relational_fit._EDGES, training._COMBINED_STEPS = (1, 2), 2000, 3
+    faces = make_faces(700, people=140, dim=32, seed=1, kinship=1.0, noise=1.3)
+    say = lambda stage, done, total: print(stage, done, flush=True)
+    model = train(*faces, workdir=sys.argv[1], threads=1, progress=say)
+    np.savez(sys.argv[2], tau1=model.config.tau1, **model.tensors)
+    """
+)
+
+
+def test_sigkill_leaves_the_same_weights(faces, small, tmp_path):
+    out = tmp_path / "weights.npz"
+    command = [sys.executable, "-c", KILLED_RUN, str(tmp_path / "work"), str(out)]
+    for moment in ("held-out people 1", "describe edges 1"):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            for line in process.stdout:
+                if line.startswith(moment):
+                    break
+            os.kill(process.pid, signal.SIGKILL)
+    assert not out.exists()
+    subprocess.run(command, check=True, capture_output=True)
+    whole = train(*faces, threads=1)
+    with np.load(out) as weights:
+        assert float(weights["tau1"]) == whole.config.tau1
+        for name, tensor in whole.tensors.items():
+            assert np.array_equal(weights[name], tensor), name
