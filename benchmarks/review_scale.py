@@ -5,7 +5,8 @@
 Synthetic faces; the labels are the true people with a tenth of the faces moved at random, and the kNN graph is made up:
 up to half of a face's list are faces of its own person, the others are drawn at random, with their true cosines. (How
 long a real graph takes is the business of knn.py.) The server is the one that users start; requests go over loopback,
-one at a time.
+one at a time. With Chromium and selenium a browser that is open already goes to the page when the server is up, and it
+is measured when the faces in sight are drawn. Scores are kept in the folder, so a second run starts sooner.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +99,48 @@ def rss_gb(pid: int, field: str = "VmRSS") -> float:
     return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024 / 1e9
 
 
-def measure(url: str, pid: int, n_actions: int, started: float) -> None:
+def open_driver() -> Any:  # noqa: ANN401
+    """Return a Chromium driven by selenium, as the tests do; None where there is none."""
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+    from browser import find_reason_to_skip, open_browser
+
+    reason = find_reason_to_skip()
+    if reason is not None:
+        print(f"no browser: {reason}")
+        return nullcontext(None)
+    return open_browser()
+
+
+def wait_for(driver, script: str) -> float:
+    """Return the seconds until a script returns something true."""
+    started = time.perf_counter()
+    while not driver.execute_script(script):
+        time.sleep(0.01)
+    return time.perf_counter() - started
+
+
+DRAWN = (
+    "const images = [...document.querySelectorAll('#wall img')];"
+    "return images.length > 20 && images.every((image) => image.complete && image.naturalWidth)"
+)
+
+
+def watch_browser(driver, url: str, up: float) -> None:
+    """Print how long a person waits in front of the page."""
+    driver.get(url)
+    wait_for(driver, "return document.querySelector('#wall .card')")
+    print(f"browser: cards of the wall {time.perf_counter() - up:.2f} s after the server was up")
+    wait_for(driver, DRAWN)
+    print(f"browser: every face in sight drawn {time.perf_counter() - up:.2f} s after the server was up")
+    driver.execute_script("const wall = document.querySelector('#wall'); wall.scrollTop = wall.scrollHeight / 2")
+    time.sleep(0.1)
+    print(f"browser: middle of the wall drawn in {0.1 + wait_for(driver, DRAWN):.2f} s")
+    driver.execute_script("document.querySelector('#wall .card').click()")
+    print(f"browser: cluster opened in {wait_for(driver, 'return document.querySelector(`#faces .tile`)'):.2f} s")
+
+
+def measure(url: str, pid: int, n_actions: int) -> None:
     """Print what a person would feel."""
-    print(f"server up after {time.perf_counter() - started:.1f} s, RSS {rss_gb(pid):.2f} GB")
     wall, first = get(url, "api/wall?count=60")
     print(f"first page of the wall ({wall['total']} clusters): {1000 * first:.0f} ms")
     for sort in ("doubt", "cohesion", "size"):
@@ -131,9 +172,12 @@ def measure(url: str, pid: int, n_actions: int, started: float) -> None:
     for kind, taken in times.items():
         median, slow = 1000 * np.median(taken), 1000 * np.quantile(taken, 0.95)
         print(f"{kind:<14} median {median:.0f} ms, p95 {slow:.0f} ms (n = {len(taken)})")
+    print(f"people at every strictness: {get(url, 'api/levels')[1]:.1f} s")
     tau1 = get(url, "api/summary")[0]["tau1"]
-    print(f"strictness: {post(url, kind='strictness', tau1=tau1 + 0.05, request='strict')[1]:.1f} s")
-    print(f"undo of it: {post(url, kind='undo', request='loose')[1]:.1f} s")
+    for step in (0.05, 0.2, -0.1):
+        found, seconds = post(url, kind="strictness", tau1=tau1 + step, request=f"strict{step}")
+        print(f"strictness {tau1 + step:.2f} ({found['summary']['n_clusters']} clusters): {seconds:.1f} s", end=", ")
+        print(f"undo of it: {post(url, kind='undo', request=f'loose{step}')[1]:.1f} s, RSS {rss_gb(pid):.2f} GB")
     print(f"RSS {rss_gb(pid):.2f} GB, peak since start {rss_gb(pid, 'VmHWM'):.2f} GB")
 
 
@@ -153,16 +197,22 @@ def main() -> None:
     command = [
         sys.executable, "-m", "starfc.cli", "review", options.folder / "people.npy", "--no-browser", "--json",
         "--features", options.folder / "faces.features.npy", "--knn-graph", options.folder / "graph.npz",
+        "--workdir", options.folder / "work",
     ]  # fmt: skip
-    started = time.perf_counter()
-    server = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
-    try:
-        assert server.stdout is not None
-        url = json.loads(server.stdout.readline())["url"]
-        measure(url, server.pid, options.actions, started)
-    finally:
-        server.kill()
-        server.wait()
+    with open_driver() as driver:
+        started = time.perf_counter()
+        server = subprocess.Popen([str(part) for part in command], stdout=subprocess.PIPE, text=True)
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            up = time.perf_counter()
+            print(f"server up after {up - started:.1f} s, RSS {rss_gb(server.pid):.2f} GB")
+            if driver is not None:
+                watch_browser(driver, url, up)
+            measure(url, server.pid, options.actions)
+        finally:
+            server.kill()
+            server.wait()
 
 
 if __name__ == "__main__":

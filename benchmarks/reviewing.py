@@ -5,7 +5,8 @@
 The collection is clustered without labels. Then 500 questions are answered from the labels: two clusters (or two parts
 of one) are the same person if the people they hold most faces of are. Orders: the queue's; random pairs of the same
 pool; and the nearest pairs of clusters first (by mean cosine as of now). Everything else, merging and splitting
-included, is the review page's own code.
+included, is the review page's own code. With --levels the strictness slider is compared with clustering again at that
+tau_1: F and number of clusters of both.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from pathlib import Path
 import numpy as np
 
 import starfc
-from starfc.evidence import gather_evidence
+from starfc.evidence import take_evidence
 from starfc.export import final_labels
 from starfc.labels import load_labels
 from starfc.metrics import evaluate
+from starfc.prune import parse_edges
 from starfc.review.collection import Collection
+from starfc.review.levels import Levels
 from starfc.review.queue import Question
 
 MARKS = (0, 50, 100, 200, 500)
@@ -73,6 +76,21 @@ def judge(collection, question, truth) -> bool:
     return bool(people[0] == people[1])
 
 
+def compare_levels(clusters, truth) -> None:
+    """Print what the slider gives beside what the partition gives at the same threshold."""
+    settings = clusters.settings
+    floor = settings.tau1 / 2
+    levels = Levels(parse_edges(clusters.scored, floor), clusters.labels, settings)
+    print(f"{'level':<7}{'clustered again':>28}{'the slider':>28}")
+    for step in (0.0, 0.25, 0.5, 0.75, 1.0, 1.2, 1.4, 1.6):
+        level = round(floor + step * (settings.tau1 - floor), 3)
+        cells = []
+        for labels in (clusters.rethreshold(tau1=level).labels, levels.cut(level)):
+            found = evaluate(truth, labels)
+            cells.append(f"{found.pairwise.f:.4f}/{found.bcubed.f:.4f} {int(labels.max()) + 1:>7}")
+        print(f"{level:<7}{cells[0]:>28}{cells[1]:>28}", flush=True)
+
+
 def main() -> None:
     """Print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -81,11 +99,15 @@ def main() -> None:
     parser.add_argument("--orders", default="queue,random,nearest")
     parser.add_argument("--questions", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--levels", action="store_true", help="compare the strictness slider with clustering again")
     options = parser.parse_args()
     features = starfc.load_features(options.features)
     truth = load_labels(options.labels)
-    labels = starfc.cluster(features, seed=options.seed).labels
-    evidence = gather_evidence(features, seed=options.seed)
+    clusters = starfc.cluster(features, seed=options.seed)
+    if options.levels:
+        compare_levels(clusters, truth)
+        return
+    labels, evidence = clusters.labels, take_evidence(clusters, features, seed=options.seed)
     print("order    " + "".join(f"{mark:>16}" for mark in MARKS if mark <= options.questions))
     for order in options.orders.split(","):
         started = time.perf_counter()

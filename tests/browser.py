@@ -44,7 +44,7 @@ def open_browser(width=1200, height=900):
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
         driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
         try:
-            driver.set_script_timeout(20)
+            driver.set_script_timeout(90)
             yield driver
         finally:
             driver.quit()

@@ -228,8 +228,9 @@ def make_row(**changes):
         "largest": 9,
     }  # fmt: skip
     row = Row(
-        "cdp", "CDP", False, "a", "b", 10, 20, "done", figures, {"threshold": 0.5}, None, 1.25, 0.5, (75.01, None)
-    )
+        "cdp", "CDP", False, "a", "b", 10, 20, "done", figures, {"threshold": 0.5}, None, 1.25, 0.5, (75.01, None),
+        cpu_s=2.5,
+    )  # fmt: skip
     return replace(row, **changes)
 
 
@@ -239,7 +240,7 @@ def test_tables_hold_everything(tmp_path):
         make_row(method="lgcn", title="L-GCN", status="failed: x", figures={}, seconds=None, paper=None),
     ]
     text = save_tables(tmp_path, "table", rows, Options(), "starfc bench table")
-    assert "| CDP | no | 50.00 | 100.00 | 66.67 |" in text and "| 1,200 | 1 |  | 1.2 | 0.50 | 75.01 / - |" in text
+    assert "| CDP | no | 50.00 | 100.00 | 66.67 |" in text and "| 1,200 | 1 |  | 1.2 | 2.5 | 0.50 | 75.01 / - |" in text
     assert text.count("|---") == text.splitlines()[2].count("| ") and "failed: x" in text
     assert json.loads((tmp_path / "table.json").read_text())["rows"][0]["settings"] == {"threshold": 0.5}
     lines = (tmp_path / "table.csv").read_text().splitlines()

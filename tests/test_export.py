@@ -57,10 +57,39 @@ def test_folders(book, images, tmp_path, copy):
 
 
 def test_fiftyone(book, images, tmp_path):
-    assert export_fiftyone(book, images, tmp_path / "fo.json") == 5
+    assert export_fiftyone(book, images, tmp_path / "fo.json") == 4  # f3 is not on the disk, f5 is no face
     content = json.loads((tmp_path / "fo.json").read_text())
+    assert set(content) == {"classes", "labels"}
     assert content["classes"] == ["person 0", "Ann / Lee", "person 2"]
-    assert content["labels"] == {"f0": 0, "f1": 0, "f2": 1, "f3": 1, "f4": 2}
+    assert content["labels"] == {"f0": 0, "f1": 0, "f2": 1, "f4": 2}
+    assert read_as_fiftyone(tmp_path / "fo.json", images.root)["f2"] == (images.root / "f2.jpg", ["Ann / Lee"])
+
+
+def read_as_fiftyone(labels_path, data_path):
+    """Read the JSON as FiftyOne's importer does: files by their path without ending, targets as places in classes."""
+    files = {path.relative_to(data_path).with_suffix("").as_posix(): path for path in data_path.rglob("*.*")}
+    content = json.loads(labels_path.read_text())
+    targets = {name: target if isinstance(target, list) else [target] for name, target in content["labels"].items()}
+    return {name: (files[name], [content["classes"][place] for place in targets[name]]) for name in sorted(targets)}
+
+
+def test_fiftyone_with_several_faces_in_a_picture_and_pictures_in_folders(book, tmp_path):
+    folder = tmp_path / "album"
+    (folder / "2020").mkdir(parents=True)
+    for name in ("2020/party.v2.jpg", "me.png"):
+        (folder / name).write_bytes(b"x")
+    party, me = "2020/party.v2.jpg", "me.png"
+    lines = [party, me, f"./{party}", str(folder / me), party, me]
+    (folder / "list.txt").write_text("\n".join(lines))
+    listed = load_images(folder / "list.txt", n_faces=6)
+    assert export_fiftyone(book, listed, tmp_path / "fo.json") == 2
+    read = read_as_fiftyone(tmp_path / "fo.json", folder)
+    assert read["2020/party.v2"][1] == ["person 0", "Ann / Lee", "person 2"]
+    assert read["me"] == (folder / "me.png", ["person 0", "Ann / Lee"])
+    (folder / "me.jpg").write_bytes(b"x")
+    (folder / "list.txt").write_text("\n".join([*lines[:-2], "me.jpg", "me.png"]))
+    with pytest.raises(InputError, match=r"me.png and .*me.jpg have one name"):
+        export_fiftyone(book, load_images(folder / "list.txt", n_faces=6), tmp_path / "fo.json")
 
 
 def test_pictures_must_be_of_the_same_faces(book, tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from starfc.background import Background, stretch_cosines
 from starfc.features import Features
 from starfc.knn import KnnGraph, join_rows
-from starfc.profiles import Profiles, choose_k, measure_profiles
+from starfc.profiles import Profiles, _count_bins, _drop_upper_group, choose_k, measure_profiles
 from starfc.synth import make_faces
 
 
@@ -85,6 +85,38 @@ def test_one_person_may_have_a_fifth_of_the_faces():
         measure_profiles(Features(np.concatenate([strangers, faces]))),
     )
     np.testing.assert_allclose(joined.scales[1600:].mean(), alone.scales.mean(), rtol=0.15)
+
+
+@pytest.mark.parametrize("n_people", [2, 3])
+def test_a_few_people_may_fill_the_collection(n_people):
+    rng = np.random.default_rng(4)
+    labels = np.repeat(np.arange(n_people), 100)
+    rows = rng.normal(size=(n_people, 64))[labels] + 0.7 * rng.normal(size=(len(labels), 64))
+    features = Features(rows)
+    graph = join_rows(features.read(0, len(rows)), 80)
+    evidence = measure_profiles(features).weigh_edges(graph)
+    assert np.median(evidence) > 3  # all 80 are the same person, more than a third of the collection
+
+
+def split_slowly(cosines):
+    """Return which cosines are of the lower of two groups, all if there is one."""
+    x = np.sort(stretch_cosines(cosines))
+    cuts = range(1, len(x))
+    between = [cut * (len(x) - cut) * (x[cut:].mean() - x[:cut].mean()) ** 2 for cut in cuts]
+    cut = cuts[int(np.argmax(between))]
+    apart = x[cut:].mean() - x[:cut].mean()
+    return cut if len(x) - cut >= 0.2 * len(x) and apart >= 3.5 * x[:cut].std() else len(x)
+
+
+@pytest.mark.parametrize("n_upper", [0, 100, 300, 800])
+def test_the_upper_of_two_groups_is_left_out(n_upper):
+    rng = np.random.default_rng(5)
+    cosines = np.concatenate([rng.normal(0, 0.06, 1000 - n_upper), rng.normal(0.6, 0.08, n_upper)]).clip(-0.9, 0.9)
+    counts = np.empty(4096, np.int32)
+    heights = stretch_cosines((np.arange(4096) + 0.5) / 2048 - 1)
+    assert _count_bins(cosines.astype(np.float32), counts) == 1000
+    assert _drop_upper_group(counts, heights, 1000) == split_slowly(cosines) == counts.sum()
+    assert counts.sum() == (1000 if n_upper in (0, 100) else 1000 - n_upper)
 
 
 def test_lists_are_as_long_as_people_have_faces():

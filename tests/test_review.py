@@ -255,6 +255,21 @@ def test_strictness_partitions_again_and_keeps_corrections(collection):
         do(collection, "strictness", tau1=7)
 
 
+def test_the_slider_knows_where_it_stands(collection):
+    known = collection.count_levels()
+    assert known["levels"] == sorted(known["levels"])
+    assert known["counts"][known["levels"].index(collection.tau1)] == collection.summarise()["n_clusters"]
+    assert collection.summarise()["level"] == collection.tau1
+    level = known["levels"][-3]
+    assert do(collection, "strictness", tau1=level)["summary"]["n_clusters"] == known["counts"][-3]
+    do(collection, "strictness", tau1=0.55)
+    assert collection.summarise()["level"] == 0.55
+    do(collection, "undo")
+    assert collection.summarise()["level"] == level
+    do(collection, "undo")
+    assert collection.summarise()["level"] == collection.tau1
+
+
 def test_strictness_without_corrections_is_what_cluster_gives(tmp_path):
     from starfc import cluster
 
@@ -370,12 +385,12 @@ def test_any_session_is_undone_exactly(tmp_path_factory, data):
 def test_many_clusters_are_refreshed_at_once(collection, monkeypatch):
     import starfc.review.table as module
 
-    monkeypatch.setattr(module, "_REBUILD_ABOVE", 1)
+    monkeypatch.setattr(module, "_AT_ONCE_ABOVE", 1)
     monkeypatch.setattr(module, "_SPARE", 1)
     do(collection, "merge", labels=[0, 3])
     do(collection, "split", label=0, parts=4)
     check_table(collection)
-    monkeypatch.setattr(module, "_REBUILD_ABOVE", 1000)
+    monkeypatch.setattr(module, "_AT_ONCE_ABOVE", 1000)
     do(collection, "split", label=6, parts=4)  # more new labels than there is room for
     check_table(collection)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from browser import find_reason_to_skip, open_browser
-from reviewing import get, save_world, start_server
+from reviewing import PATIENCE_S, get, save_world, start_server
 from starfc.corrections import name_journal, read_book
 from starfc.export import final_labels
 from starfc.labels import load_labels
@@ -43,7 +43,7 @@ class Page:
 
     def wait(self, script, *arguments):
         """Wait until a script returns something true, and return it."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             found = self.run(script, *arguments)
             if found:
@@ -72,7 +72,7 @@ class Page:
         return get(self.url, "api/summary")["n_actions"]
 
     def wait_for_actions(self, count):
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while self.actions() != count:
             assert time.monotonic() < deadline, f"{self.actions()} actions, not {count}"
             time.sleep(0.03)
@@ -206,7 +206,11 @@ def test_search_strictness_and_help(page):
     before = page.actions()
     page.press("t")
     page.wait("return document.querySelector('dialog input[type=range]')")
-    page.run("const slider = document.querySelector('dialog input'); slider.value = 0.6")
+    page.run(
+        "const slider = document.querySelector('dialog input'); slider.value = 0.6;"
+        "slider.dispatchEvent(new Event('input'))"
+    )
+    page.wait("return /about [0-9]+ people there, [0-9]+ now/.test(document.querySelector('dialog').textContent)")
     page.click("dialog button.main")
     page.wait_for_actions(before + 1)
     page.wait("return !document.querySelector('dialog').open")

@@ -168,18 +168,14 @@ def keep_ids(labels: NDArray[np.int64], previous: NDArray[np.int64]) -> NDArray[
     array([7, 7, 3, 3, 3])
     """
     values, codes = np.unique(labels, return_inverse=True)
+    known, owners = np.unique(previous, return_inverse=True)
     both = (labels >= 0) & (previous >= 0)
-    pairs, counts = np.unique(np.column_stack((codes[both], previous[both])), axis=0, return_counts=True)
-    renamed = np.full(len(values), -1, dtype=np.int64)
-    given: set[int] = set()
-    for place in np.lexsort((pairs[:, 1], pairs[:, 0], -counts)).tolist() if len(pairs) else []:
-        cluster, label = pairs[place].tolist()
-        if renamed[cluster] < 0 and label not in given:
-            renamed[cluster] = label
-            given.add(label)
-    fresh = int(previous.max(initial=-1)) + 1
-    unnamed = (renamed < 0) & (values >= 0)
-    renamed[unnamed] = fresh + np.arange(int(unnamed.sum()))
+    pairs, counts = np.unique(codes[both] * len(known) + owners[both], return_counts=True)
+    pairs = pairs[np.argsort(-counts, kind="stable")]  # equal counts in the order of cluster, then label
+    chosen = _match_pairs(pairs // len(known), pairs % len(known), len(values), len(known))
+    renamed = np.where(chosen >= 0, known[chosen], -1)
+    unnamed = (chosen < 0) & (values >= 0)
+    renamed[unnamed] = int(previous.max(initial=-1)) + 1 + np.arange(int(unnamed.sum()))
     return np.asarray(renamed[codes])
 
 
@@ -266,6 +262,18 @@ def _find(parent, node):  # type: ignore[no-untyped-def]
         parent[node] = parent[parent[node]]
         node = parent[node]
     return node
+
+
+@njit(cache=True, nogil=True)
+def _match_pairs(first, second, n_first, n_second):  # type: ignore[no-untyped-def]
+    """Give each of the first its partner, pair by pair, where both are free; -1 for those who get none."""
+    chosen = np.full(n_first, -1, dtype=np.int64)
+    taken = np.zeros(n_second, dtype=np.bool_)
+    for p in range(len(first)):
+        if chosen[first[p]] < 0 and not taken[second[p]]:
+            chosen[first[p]] = second[p]
+            taken[second[p]] = True
+    return chosen
 
 
 @njit(cache=True, nogil=True)

@@ -59,6 +59,8 @@ class Change:
         None is no name.
     answers : tuple of (face, face, answer before, answer after)
         True: the same person, False: not, None: nobody said; the smaller face first.
+    level : (strictness before, strictness after), optional
+        None is the one the clusters were made with.
     """
 
     title: str
@@ -67,6 +69,7 @@ class Change:
     after: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     names: tuple[tuple[int, str | None, str | None], ...] = ()
     answers: tuple[tuple[int, int, bool | None, bool | None], ...] = ()
+    level: tuple[float | None, float | None] | None = None
 
     @property
     def labels(self) -> list[int]:
@@ -78,7 +81,8 @@ class Change:
         """Return the change that takes this one back."""
         names = tuple((label, after, before) for label, before, after in self.names)
         answers = tuple((i, j, after, before) for i, j, before, after in self.answers)
-        return Change(self.title, self.faces, self.after, self.before, names, answers)
+        level = None if self.level is None else (self.level[1], self.level[0])
+        return Change(self.title, self.faces, self.after, self.before, names, answers, level)
 
 
 class Book:
@@ -98,6 +102,7 @@ class Book:
         self.labels[alone] = self.labels.max(initial=-1) + 1 + np.arange(int(alone.sum()))
         self.names: dict[int, str] = {}
         self.answers: dict[tuple[int, int], bool] = {}
+        self.level: float | None = None  # strictness, where it was changed
         self.next_label = int(self.labels.max(initial=-1)) + 1  # grows only: a label is never given twice
         self.touched: set[int] = set()  # labels that a change has mentioned
         self._regroup()
@@ -130,6 +135,8 @@ class Book:
             _set(self.names, label, name)
         for first, second, _, answer in change.answers:
             _set(self.answers, (first, second), answer)
+        if change.level is not None:
+            self.level = change.level[1]
 
     def _regroup(self) -> None:
         """Gather the faces of all clusters anew."""
@@ -234,7 +241,7 @@ class Journal:
         """Write one row as one transaction; it is on the disk when this returns."""
         if not np.array_equal(self.book.labels[change.faces], change.before):
             raise InputError(f"the change '{change.title}' does not fit the present clusters; load the page again")
-        extra = json.dumps({"names": change.names, "answers": change.answers})
+        extra = json.dumps({"names": change.names, "answers": change.answers, "level": change.level})
         packed = (_pack(change.faces), _pack(change.before), _pack(change.after))
         try:
             cursor = self._base.execute(
@@ -362,6 +369,7 @@ def _load_change(base: sqlite3.Connection, number: int) -> Change:
         _unpack(after, np.dtype("<i8")),
         tuple((label, old, new) for label, old, new in content["names"]),
         tuple((i, j, old, new) for i, j, old, new in content["answers"]),
+        (content["level"][0], content["level"][1]) if content.get("level") else None,  # not in older journals
     )
 
 

@@ -26,7 +26,7 @@ def draw_histogram(
     marks: dict[str, float] | None = None,
     logarithmic: bool = False,
 ) -> str:
-    """Draw stacked bars over bins, with vertical lines at the marks.
+    """Draw stacked bars over bins, with vertical lines at the marks; bars that would dwarf the others are cut off.
 
     Parameters
     ----------
@@ -50,7 +50,8 @@ def draw_histogram(
     2
     """
     heights = {name: np.log10(1 + counts) if logarithmic else counts for name, (counts, _) in series.items()}
-    top = float(max(1.0, np.sum(list(heights.values()), axis=0).max(initial=0)))
+    totals = np.sum(list(heights.values()), axis=0)
+    top = float(max(1.0, totals.max(initial=0) if logarithmic else _find_top(totals)))
     span = _Axis(float(edges[0]), float(edges[-1]), _LEFT, WIDTH - _RIGHT)
     rise = _Axis(0.0, top * 1.05, HEIGHT - _BOTTOM, _TOP)
     counts_shown = [0.0, *(10.0**power for power in range(int(top) + 1))] if logarithmic else _nice_ticks(0, top, 4)
@@ -62,12 +63,15 @@ def draw_histogram(
         counts = heights[name]
         for place in np.flatnonzero(counts):
             left, right = span.at(edges[place]), span.at(edges[place + 1])
-            low, high = rise.at(base[place]), rise.at(base[place] + counts[place])
+            low, high = rise.at(min(base[place], top)), rise.at(min(base[place] + counts[place], top))
             parts.append(
                 f"<rect class='bar' x='{left + 0.4:.1f}' y='{high:.1f}' width='{max(0.6, right - left - 0.8):.1f}'"
                 f" height='{low - high:.1f}' fill='{colour}'/>"
             )
         base = base + counts
+    for line, place in enumerate(np.flatnonzero(totals > top)):
+        count = _shorten(float(f"{totals[place]:.2g}"))
+        parts.append(f"<text x='{span.at(edges[place + 1]) + 2:.1f}' y='{_TOP + 11 + 13 * line}'>↑ {count}</text>")
     for name, level in (marks or {}).items():
         x, end = span.at(min(max(level, edges[0]), edges[-1])), level > edges[0] + 0.7 * (edges[-1] - edges[0])
         parts.append(f"<path class='mark' d='M{x:.1f} {_TOP}V{HEIGHT - _BOTTOM}'/>")
@@ -137,6 +141,14 @@ class _Axis:
     def at(self, value: float) -> float:
         share = (float(value) - self.start) / ((self.stop - self.start) or 1)
         return self._begin + share * (self._end - self._begin)
+
+
+def _find_top(totals: NDArray[np.int64]) -> float:
+    """Return the height of the axis: of the highest bar, or little more than the third if it is several times that."""
+    ranked = np.sort(totals)[::-1]
+    if len(ranked) > 2 and ranked[0] > 4 * ranked[2] > 0:
+        return float(1.25 * ranked[2])
+    return float(ranked[0]) if len(ranked) else 0.0
 
 
 def _nice_ticks(low: float, high: float, wanted: int) -> list[float]:

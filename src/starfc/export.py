@@ -132,20 +132,28 @@ def export_fiftyone(book: Book, images: ImageList, path: str | Path) -> int:
     """Write FiftyOne's image classification JSON; return how many pictures are in it.
 
     Load it with ``fiftyone.Dataset.from_dir(dataset_type=fiftyone.types.FiftyOneImageClassificationDataset,
-    data_path=FOLDER_OF_THE_PICTURES, labels_path=PATH)``. Pictures are named by their path without its ending, as that
-    format does.
+    data_path=images.root, labels_path=PATH)``. That format has ``classes``, a list of names, and ``labels``, which maps
+    a picture's path below the root, without its ending, to a place in that list, or to several where a picture has
+    several faces. It knows no files that are not there, so those are left out.
     """
     if len(images) != len(book.labels):
         raise InputError(
             f"there are {len(images)} pictures for {len(book.labels)} labels; they must be of the same faces"
         )
     names = name_people(book)
-    classes = list(names.values())
     numbers = {label: place for place, label in enumerate(names)}
-    labels = {
-        os.path.splitext(images.name(row))[0]: numbers[label]  # noqa: PTH122
-        for row, label in enumerate(book.labels.tolist())
-        if label >= 0 and images.name(row)
-    }
-    write_json(Path(path), {"classes": classes, "labels": labels})
+    found: dict[str, tuple[str, list[int]]] = {}
+    for row, label in enumerate(book.labels.tolist()):
+        if label < 0 or images.find(row) is None:
+            continue
+        name = os.path.normpath(images.root / images.name(row))
+        plain = Path(os.path.relpath(os.path.splitext(name)[0], images.root)).as_posix()  # noqa: PTH122
+        file, people = found.setdefault(plain, (name, []))
+        if file != name:
+            raise InputError(
+                f"{file} and {name} have one name but for the ending, which FiftyOne cannot tell apart; rename one"
+            )
+        people.append(numbers[label])
+    labels = {plain: people[0] if len(people) == 1 else sorted(set(people)) for plain, (_, people) in found.items()}
+    write_json(Path(path), {"classes": list(names.values()), "labels": labels})
     return len(labels)

@@ -183,6 +183,32 @@ def measure_shapes(features: Features, groups: Groups, *, progress: Progress = s
     return Shapes(sums, _measure_cohesion(squares, groups.sizes), closeness)
 
 
+def measure_some_shapes(features: Features, faces: NDArray[np.int32], groups: Groups) -> Shapes:
+    """Do the same for the given faces (m,), which are all faces of their clusters; `groups` is of these m.
+
+    Cluster by cluster, so every row is read once, but not in the order of the file: for what is in memory.
+
+    >>> rows = Features(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]))
+    >>> measure_some_shapes(rows, np.array([0, 2], np.int32), group_faces(np.array([5, 5]))).cohesion
+    array([0.6], dtype=float32)
+    """
+    sums = np.zeros((groups.n_clusters, features.dim), dtype=np.float32)
+    closeness = np.empty(len(faces), dtype=np.float32)
+    # Runs of whole clusters with at least so many faces; threads share none.
+    cuts = np.searchsorted(groups.offsets, np.arange(0, len(faces), _TILE_ROWS))
+    runs = np.unique(np.append(cuts, groups.n_clusters))
+
+    def measure_run(first: int, last: int) -> None:
+        members = groups.order[groups.offsets[first] : groups.offsets[last]]
+        starts = groups.offsets[first : last + 1] - groups.offsets[first]
+        closeness[members] = _measure_clusters(features.take(faces[members]), starts, sums[first:last])
+
+    with start_workers() as pool:
+        list(pool.map(measure_run, runs[:-1].tolist(), runs[1:].tolist()))
+    closeness[groups.sizes[groups.codes] == 1] = 1
+    return Shapes(sums, _measure_cohesion(np.einsum("cd,cd->c", sums, sums), groups.sizes), closeness)
+
+
 def measure_confidence(scored: ScoredEdges, groups: Groups, *, tau1: float) -> NDArray[np.float32]:
     """Say for each face how much better it fits its own cluster than any other, float32 (n,) in 0 to 1.
 
@@ -336,6 +362,22 @@ def _compare_rows(rows, codes, sums, squares, out):  # type: ignore[no-untyped-d
             dot += rows[i, t] * sums[codes[i], t]
         rest = squares[codes[i]] - 2 * dot + 1
         out[i] = min(max((dot - 1) / np.sqrt(rest), -1), 1) if rest > 1e-6 else 0
+
+
+@njit(cache=True, nogil=True)
+def _measure_clusters(rows, starts, sums):  # type: ignore[no-untyped-def]
+    """Sum up whole clusters, whose rows lie side by side, and compare each row with the rest of its own."""
+    closeness = np.empty(len(rows), dtype=np.float32)
+    for c in range(len(sums)):
+        mine = rows[starts[c] : starts[c + 1]]
+        codes = np.zeros(len(mine), dtype=np.int32)
+        _add_rows(mine, codes, sums[c : c + 1])
+        square = np.float32(0)
+        for t in range(sums.shape[1]):
+            square += sums[c, t] * sums[c, t]
+        out = closeness[starts[c] : starts[c + 1]]
+        _compare_rows(mine, codes, sums[c : c + 1], np.full(1, square, np.float32), out)
+    return closeness
 
 
 @njit(cache=True, nogil=True)

@@ -3,15 +3,24 @@
 In: Features and the kNN graph of the same faces, and for the trained ones labels. Out: int64 labels (n,), -1 for a face
 alone. Every file offers
 
-- ``cluster_faces(features, graph, *, seed, ...)``: the method with its published settings as defaults; a trained one
-  also takes ``model``;
-- ``train_model(features, graph, labels, *, seed, steps, progress, ...)`` -> Weights, if the method is trained;
+- ``cluster_faces(features, graph, *, seed, ...)``: Features (n, d) and KnnGraph (n, k) in, labels out; the method with
+  its published settings as defaults; a trained one also takes ``model``. The seed matters where the method draws;
+- ``train_model(features, graph, labels, *, seed, steps, progress, ...)`` -> Weights, if the method is trained; labels
+  are int64 (n,), -1 for nobody's, and ``steps`` is its own number where it is None;
 - ``GRID``: the settings that tuning tries;
 - ``measure_evidence(features, graph[, model])`` and ``cluster_evidence(evidence, ...)``, where what takes long does not
-  depend on the settings: ``cluster_faces`` is the second after the first.
+  depend on the settings: ``cluster_faces`` is the second after the first. `frame.py` puts these together.
 
 Each is written from its paper on the stages of starfc (kNN graph, components, map equation, training on a CPU); its
 docstring gives the reference, the formulas and the deviations. A file is imported when its method is asked for.
+
+>>> import numpy as np
+>>> from starfc.features import Features
+>>> from starfc.knn import build_knn
+>>> faces = Features(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
+>>> graph = build_knn(faces, k=3)
+>>> {name: METHODS[name].load().cluster_faces(faces, graph).tolist() for name in ("cdp", "hac", "infomap")}
+{'cdp': [0, 0, 1, 1], 'hac': [0, 0, 1, 1], 'infomap': [0, 0, 1, 1]}
 """
 
 from __future__ import annotations

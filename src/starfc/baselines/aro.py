@@ -23,6 +23,8 @@ from ..knn import KnnGraph
 from ..partition import label_components
 from ..prune import parse_edges
 from ..score import ScoredEdges
+from .frame import in_two_steps
+from .padded import find_place
 
 Evidence = ScoredEdges
 
@@ -31,42 +33,8 @@ GRID: tuple[dict[str, Any], ...] = tuple(
 )
 
 
-def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    threshold: float = 0.0,
-    seed: int = 0,
-) -> NDArray[np.int64]:
-    """Link faces whose lists begin alike.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d); not read.
-    graph : KnnGraph
-        (n, k).
-    threshold : float
-        Largest rank-order distance of a link.
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-
-    Examples
-    --------
-    >>> from starfc.knn import build_knn
-    >>> faces = Features(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
-    >>> cluster_faces(faces, build_knn(faces, k=1)).tolist()
-    [0, 0, 1, 1]
-    """
-    return cluster_evidence(measure_evidence(features, graph), threshold=threshold)
-
-
 def cluster_evidence(evidence: Evidence, *, threshold: float = 0.0, seed: int = 0) -> NDArray[np.int64]:
-    """Label the components of the edges with a distance of at most the threshold."""
+    """Link faces whose lists begin alike: a rank-order distance of at most the threshold."""
     near = (evidence.scores <= threshold).astype(np.float32)
     return label_components(parse_edges(ScoredEdges(evidence.neighbors, near), 0.5))
 
@@ -76,23 +44,13 @@ def measure_evidence(features: Features, graph: KnnGraph) -> Evidence:
     return ScoredEdges(graph.neighbors, measure_rank_order(graph))
 
 
+cluster_faces = in_two_steps(measure_evidence, cluster_evidence)
+
+
 def measure_rank_order(graph: KnnGraph) -> NDArray[np.float32]:
     """Return D(i, j) for every edge i -> j of the lists, float32 (n, k); infinite where there is none."""
     listed = np.sort(graph.neighbors, axis=1)
     return np.asarray(_measure_rank_order(graph.neighbors, listed))
-
-
-@njit(cache=True, nogil=True)
-def _is_listed(listed, face):  # type: ignore[no-untyped-def]
-    """Tell whether a sorted list holds a face."""
-    low, high = 0, len(listed)
-    while low < high:
-        middle = (low + high) // 2
-        if listed[middle] < face:
-            low = middle + 1
-        else:
-            high = middle
-    return low < len(listed) and listed[low] == face
 
 
 @njit(cache=True, nogil=True)
@@ -101,7 +59,7 @@ def _count_strangers(own, n_first, other, other_listed):  # type: ignore[no-unty
     n_strangers = 0
     for slot in range(n_first):
         face = own[slot]
-        if face >= 0 and face != other and not _is_listed(other_listed, face):
+        if face >= 0 and face != other and find_place(other_listed, face) < 0:
             n_strangers += 1
     return n_strangers
 
@@ -117,7 +75,7 @@ def _measure_rank_order(neighbors, listed):  # type: ignore[no-untyped-def]
             if j < 0:
                 continue
             back = k  # rank of i in j's list
-            if _is_listed(listed[j], i):
+            if find_place(listed[j], i) >= 0:
                 back = 1
                 while neighbors[j, back - 1] != i:
                     back += 1

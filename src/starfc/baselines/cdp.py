@@ -34,30 +34,7 @@ def cluster_faces(
 ) -> NDArray[np.int64]:
     """Propagate labels along pairs above a threshold that rises where clusters are too large.
 
-    Parameters
-    ----------
-    features : Features
-        (n, d); not read.
-    graph : KnnGraph
-        (n, k).
-    threshold : float
-        First cosine.
-    max_size : int
-        Largest cluster that is left as it is.
-    step : float
-        Share of the way to 1 by which the threshold rises.
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-
-    Examples
-    --------
-    >>> from starfc.knn import build_knn
-    >>> faces = Features(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
-    >>> cluster_faces(faces, build_knn(faces, k=3)).tolist()
-    [0, 0, 1, 1]
+    `threshold` is the first cosine, `max_size` the largest cluster that is left as it is, `step` the share of the way
+    to 1 by which the threshold rises.
     """
     return label_by_dynamic_pruning(cut_edges(graph, threshold), max_size=max_size, start=threshold, step=step)

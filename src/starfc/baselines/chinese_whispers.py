@@ -23,38 +23,11 @@ GRID: tuple[dict[str, Any], ...] = tuple({"threshold": cosine} for cosine in COS
 
 
 def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    threshold: float = 0.6,
-    n_rounds: int = 20,
-    seed: int = 0,
+    features: Features, graph: KnnGraph, *, threshold: float = 0.6, n_rounds: int = 20, seed: int = 0
 ) -> NDArray[np.int64]:
     """Let linked faces agree on a label.
 
-    Parameters
-    ----------
-    features : Features
-        (n, d); not read.
-    graph : KnnGraph
-        (n, k).
-    threshold : float
-        Cosine from which on faces are linked.
-    n_rounds : int
-        Rounds at most.
-    seed : int
-        Of the orders.
-
-    Returns
-    -------
-    int64 (n,)
-
-    Examples
-    --------
-    >>> from starfc.knn import build_knn
-    >>> faces = Features(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
-    >>> cluster_faces(faces, build_knn(faces, k=3)).tolist()
-    [0, 0, 1, 1]
+    `threshold` is the cosine from which on faces are linked; `n_rounds` are made at most, in orders of the `seed`.
     """
     links = build_flow_graph(pair_edges(cut_edges(graph, threshold)))
     rng = np.random.default_rng(seed)

@@ -23,10 +23,10 @@ from numpy.typing import NDArray
 
 from ..features import Features
 from ..knn import KnnGraph, build_knn
-from ..progress import Progress, silent
 from ..sampling import index_people
+from .frame import Lesson, in_two_steps, learns
 from .gcn_v import stack_rows
-from .learning import draw_weights, get_arrays, load_arrays, run_steps
+from .learning import get_arrays, load_arrays, run_steps, start_network
 from .pairs import COSINES
 from .peaks import find_denser, label_followers
 from .weights import Weights
@@ -37,9 +37,8 @@ from torch import Tensor, nn  # isort: skip
 Evidence = KnnGraph
 GRID: tuple[dict[str, Any], ...] = tuple({"tau": tau} for tau in (*COSINES, 0.85, 0.9))
 _BATCH = 256
-_RATE = 1e-3
 _SCALE, _MARGIN = 16.0, 0.2
-_FIRST_WEIGHTS, _FACES = range(2)
+_FACES = 1
 
 
 class ChainNetwork(nn.Module):
@@ -57,88 +56,31 @@ class ChainNetwork(nn.Module):
         return nn.functional.normalize(rows + self.out(last[0]), dim=1)
 
 
-def train_model(
-    features: Features,
-    graph: KnnGraph,
-    labels: NDArray[np.int64],
-    *,
-    steps: int | None = None,
-    width: int = 128,
-    length: int = 8,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Weights:
-    """Learn the embedding.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    labels : int64 (n,)
-        Rows labelled -1 are only in other rows' chains.
-    steps : int, optional
-        Of 256 faces each; 300.
-    width : int
-        Of the graph convolution and the LSTM.
-    length : int
-        Of a chain.
-    seed : int
-
-    Returns
-    -------
-    Weights
-    """
-    network = ChainNetwork(features.dim, width)
-    draw_weights(network, np.random.default_rng([seed, _FIRST_WEIGHTS]))
+@learns
+def train_model(lesson: Lesson, *, width: int = 128, length: int = 8) -> Weights:
+    """Learn the embedding in 300 steps of 256 faces; unknown people are only in chains, of `length` faces."""
+    network = start_network(ChainNetwork(lesson.features.dim, width), lesson)
     nn.init.zeros_(network.out.weight)
-    index = index_people(features, labels)
+    index = index_people(lesson.features, lesson.labels)
     network.register_parameter("people", nn.Parameter(torch.from_numpy(index.centers.copy())))
-    stacked, chains = stack_rows(features, graph), follow_density(graph, length)
-    known = np.flatnonzero(labels >= 0)
+    stacked, chains = stack_rows(lesson.features, lesson.graph), follow_density(lesson.graph, length)
 
     def measure_loss(step: int) -> Tensor:
-        drawn = np.random.default_rng([seed, _FACES, step]).choice(known, min(_BATCH, len(known)), replace=False)
+        drawn = lesson.draw_known(_BATCH, _FACES, step)
         found = _embed(network, stacked, chains[drawn])
-        own = torch.from_numpy(np.searchsorted(index.people, labels[drawn]))
+        own = torch.from_numpy(np.searchsorted(index.people, lesson.labels[drawn]))
         cosines = found @ nn.functional.normalize(network.get_parameter("people"), dim=1).T  # (b, people)
         margins = _MARGIN * nn.functional.one_hot(own, len(index))
         return nn.functional.cross_entropy(_SCALE * (cosines - margins), own)
 
-    run_steps(network, measure_loss, steps=steps or 300, learning_rate=_RATE, stage="train", progress=progress)
+    run_steps(network, measure_loss, lesson, steps=300)
     arrays = get_arrays(network)
     arrays.pop("people")
     return Weights(arrays, {"width": width, "length": length})
 
 
-def cluster_faces(
-    features: Features, graph: KnnGraph, *, model: Weights, tau: float = 0.7, seed: int = 0
-) -> NDArray[np.int64]:
-    """Embed anew and cluster by density.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    model : Weights
-        From :func:`train_model`.
-    tau : float
-        Least similarity of a link.
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-    """
-    return cluster_evidence(measure_evidence(features, graph, model), tau=tau)
-
-
 def cluster_evidence(evidence: Evidence, *, tau: float = 0.7, seed: int = 0) -> NDArray[np.int64]:
-    """Let every face follow its nearest denser neighbour."""
+    """Let every face follow its nearest denser neighbour of the new embedding, from a similarity of tau on."""
     density = evidence.similarities.sum(axis=1)
     return label_followers(find_denser(evidence.neighbors, evidence.similarities, density, tau))
 
@@ -153,6 +95,9 @@ def measure_evidence(features: Features, graph: KnnGraph, model: Weights) -> Evi
         for start in range(0, graph.n, _BATCH):
             rows[start : start + _BATCH] = _embed(network, stacked, chains[start : start + _BATCH]).numpy()
     return build_knn(Features(rows), k=graph.k)
+
+
+cluster_faces = in_two_steps(measure_evidence, cluster_evidence)
 
 
 def follow_density(graph: KnnGraph, length: int) -> NDArray[np.int64]:

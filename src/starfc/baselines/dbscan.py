@@ -27,39 +27,12 @@ GRID: tuple[dict[str, Any], ...] = tuple(
 
 
 def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    eps: float = 0.25,
-    min_samples: int = 1,
-    seed: int = 0,
+    features: Features, graph: KnnGraph, *, eps: float = 0.25, min_samples: int = 1, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Label density-connected faces.
+    """Label density-connected faces, clusters numbered by their first core.
 
-    Parameters
-    ----------
-    features : Features
-        (n, d); not read.
-    graph : KnnGraph
-        (n, k).
-    eps : float
-        Cosine distance within which faces are in range of each other.
-    min_samples : int
-        Faces in range, itself included, that make a core.
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-        Clusters numbered by their first core; -1 is noise.
-
-    Examples
-    --------
-    >>> from starfc.knn import build_knn
-    >>> faces = Features(np.array([[1.0, 0.0], [0.9, 0.1], [0.9, 0.0], [0.0, 1.0]]))
-    >>> cluster_faces(faces, build_knn(faces, k=3), eps=0.1, min_samples=3).tolist()
-    [0, 0, 0, -1]
+    `eps` is the cosine distance within which faces are in range, `min_samples` how many in range make a core, the face
+    itself included.
     """
     near = cut_edges(graph, 1 - eps)
     core = np.diff(near.offsets) + 1 >= min_samples

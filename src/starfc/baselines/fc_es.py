@@ -25,6 +25,7 @@ from ..knn import KnnGraph
 from ..mapequation import label_by_map_equation
 from ..prune import parse_edges
 from ..score import ScoredEdges
+from .frame import in_two_steps
 
 Evidence = ScoredEdges
 
@@ -32,42 +33,8 @@ GRID: tuple[dict[str, Any], ...] = tuple({"threshold": round(0.1 + 0.06 * step, 
 _SOFTNESS = 0.5
 
 
-def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    threshold: float = 0.22,
-    seed: int = 0,
-) -> NDArray[np.int64]:
-    """Link each face's neighbours in order until the first improbable one.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d); not read.
-    graph : KnnGraph
-        (n, k).
-    threshold : float
-        Least neighbour-based edge probability.
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-
-    Examples
-    --------
-    >>> from starfc.knn import build_knn
-    >>> faces = Features(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
-    >>> cluster_faces(faces, build_knn(faces, k=1)).tolist()
-    [0, 0, 1, 1]
-    """
-    return cluster_evidence(measure_evidence(features, graph), threshold=threshold, seed=seed)
-
-
 def cluster_evidence(evidence: Evidence, *, threshold: float = 0.22, seed: int = 0) -> NDArray[np.int64]:
-    """Stop each list at the first improbable edge, and partition."""
+    """Link each face's neighbours in order until the first with an NEP below the threshold, and partition."""
     probable = np.logical_and.accumulate(evidence.scores >= np.float32(threshold), axis=1)
     kept = ScoredEdges(evidence.neighbors, np.where(probable, evidence.scores, np.float32(-1)))
     return label_by_map_equation(parse_edges(kept, 0.0), seed=seed)
@@ -76,6 +43,9 @@ def cluster_evidence(evidence: Evidence, *, threshold: float = 0.22, seed: int =
 def measure_evidence(features: Features, graph: KnnGraph) -> Evidence:
     """Compute NEP once, for any threshold."""
     return ScoredEdges(graph.neighbors, measure_edge_probability(graph))
+
+
+cluster_faces = in_two_steps(measure_evidence, cluster_evidence)
 
 
 def measure_edge_probability(graph: KnnGraph) -> NDArray[np.float32]:

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from ..features import Features
 from ..knn import KnnGraph
 from ..metrics import evaluate
-from ..progress import Progress, silent
 from . import cdp
+from .frame import Lesson, in_two_steps, learns
 from .gcn_s import SegmentNetwork, clean_proposals, read_padded, train_segments
-from .learning import DenseGcn, draw_weights, get_arrays, load_arrays, run_steps
+from .learning import DenseGcn, get_arrays, load_arrays, run_steps, start_network
 from .padded import build_adjacency, pad_lists
 from .pairs import COSINES
 from .proposals import Proposals, measure_overlap, propose_clusters
@@ -41,9 +41,8 @@ from torch import Tensor, nn  # isort: skip
 
 GRID: tuple[dict[str, Any], ...] = tuple({"least": value} for value in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
 _BATCH = 16
-_RATE = 1e-3
 _MAX_PARTS = 16
-_FIRST_WEIGHTS, _DRAW = range(2)
+_DRAW = 1
 
 
 @dataclass(frozen=True)
@@ -80,108 +79,40 @@ def choose_training(features: Features, graph: KnnGraph, labels: NDArray[np.int6
     return {"base": COSINES[int(np.argmax(scores))]}
 
 
+@learns
 def train_model(
-    features: Features,
-    graph: KnnGraph,
-    labels: NDArray[np.int64],
-    *,
-    steps: int | None = None,
-    base: float = 0.7,
-    max_size: int = 300,
-    most: int = 300,
-    widths: Sequence[int] = (256, 64),
+    lesson: Lesson, *, base: float = 0.7, max_size: int = 300, most: int = 300, widths: Sequence[int] = (256, 64),
     segment: bool = True,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Weights:
-    """Learn to judge proposals, and to clean them.
+) -> Weights:  # fmt: skip
+    """Learn to judge proposals, and with `segment` to clean them, in 250 steps of 16 proposals each.
 
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    labels : int64 (n,)
-    steps : int, optional
-        Of 16 proposals each, for either network; 250.
-    base : float
-        Cosine around which proposals are cut.
-    max_size, most : int
-        Largest proposal of the first scale, and faces of one that are looked at.
-    widths : sequence of int
-        Of the graph convolutions.
-    segment : bool
-        Whether GCN-S is trained too.
-    seed : int
-
-    Returns
-    -------
-    Weights
+    `base` is the cosine around which proposals are cut, `max_size` the largest of the first scale, `most` how many
+    faces of one are looked at.
     """
-    network = DetectNetwork(features.dim, widths)
-    draw_weights(network, np.random.default_rng([seed, _FIRST_WEIGHTS]))
+    features, graph = lesson.features, lesson.graph
+    network = start_network(DetectNetwork(features.dim, widths), lesson)
     proposals = propose_clusters(features, graph, base=base, max_size=max_size, max_parts=_MAX_PARTS)
-    iou, iop = measure_overlap(proposals, labels)
+    iou, iop = measure_overlap(proposals, lesson.labels)
     wanted = np.stack([iou, iop], axis=1)
 
     def measure_loss(step: int) -> Tensor:
-        drawn = np.random.default_rng([seed, _DRAW, step]).integers(len(proposals), size=_BATCH)
+        drawn = lesson.rng(_DRAW, step).integers(len(proposals), size=_BATCH)
         found = _detect(network, features, graph, pad_lists([proposals.get(p) for p in drawn], most))
         return nn.functional.mse_loss(found, torch.from_numpy(wanted[drawn]))
 
-    n_steps = steps or 250
     if len(proposals):
-        run_steps(network, measure_loss, steps=n_steps, learning_rate=_RATE, stage="train", progress=progress)
+        run_steps(network, measure_loss, lesson, steps=250)
     facts = {"base": base, "max_size": max_size, "most": most, "widths": list(widths), "segment": segment}
     tensors = get_arrays(network, "detect.")
     if segment:
-        second = SegmentNetwork(features.dim, widths)
-        train_segments(
-            second, features, graph, labels, proposals, iop, steps=n_steps, most=most, seed=seed, progress=progress
-        )
-        tensors |= get_arrays(second, "segment.")
+        tensors |= get_arrays(train_segments(lesson, proposals, iop, widths=widths, most=most), "segment.")
     return Weights(tensors, facts)
-
-
-def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    model: Weights,
-    segment: bool = True,
-    least: float = 0.0,
-    seed: int = 0,
-) -> NDArray[np.int64]:
-    """Judge proposals and take the best first.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    model : Weights
-        From :func:`train_model`.
-    segment : bool
-        Whether proposals are cleaned, if the model can.
-    least : float
-        Predicted IoU below which a proposal is not taken.
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-        -1 for faces of no proposal.
-    """
-    return cluster_evidence(measure_evidence(features, graph, model), segment=segment, least=least)
 
 
 def cluster_evidence(
     evidence: Evidence, *, segment: bool = True, least: float = 0.0, seed: int = 0
 ) -> NDArray[np.int64]:
-    """De-overlap: proposals in the order of predicted IoU, each face by the first that holds it."""
+    """De-overlap: proposals in the order of predicted IoU down to `least`, each face by the first that holds it."""
     labels = np.full(evidence.n_faces, -1, dtype=np.int64)
     proposals = evidence.proposals
     for p in np.argsort(-evidence.iou, kind="stable"):
@@ -213,6 +144,9 @@ def measure_evidence(features: Features, graph: KnnGraph, model: Weights) -> Evi
         load_arrays(second, model.select("segment."))
         stays = clean_proposals(second, features, graph, proposals, found[:, 1], most=facts["most"])
     return Evidence(proposals, found[:, 0], stays, len(features))
+
+
+cluster_faces = in_two_steps(measure_evidence, cluster_evidence)
 
 
 def _detect(network: DetectNetwork, features: Features, graph: KnnGraph, nodes: NDArray[np.int32]) -> Tensor:

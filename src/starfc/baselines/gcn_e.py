@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 
 from ..features import Features
 from ..knn import KnnGraph
-from ..progress import Progress, silent
 from . import gcn_v
+from .frame import Lesson, in_two_steps, learns
 from .gcn_v import GRID as GRID
-from .learning import draw_weights, get_arrays, load_arrays, run_steps
+from .learning import get_arrays, load_arrays, run_steps, start_network
 from .padded import pad_lists
 from .peaks import find_denser, label_followers, mark_denser
 from .pivot_gcn import WIDTHS, PivotNetwork, judge_surroundings, measure_link_loss
@@ -32,7 +32,6 @@ from .weights import Weights
 import torch  # isort: skip
 
 _BATCH = 16
-_RATE = 1e-3
 _FIRST_WEIGHTS, _PIVOTS = 10, 11
 
 
@@ -44,101 +43,42 @@ class Evidence:
     chosen: dict[bool, tuple[NDArray[np.int64], NDArray[np.float32]]]
 
 
-def train_model(
-    features: Features,
-    graph: KnnGraph,
-    labels: NDArray[np.int64],
-    *,
-    steps: int | None = None,
-    width: int = 512,
-    widths: Sequence[int] = WIDTHS,
-    share: float = 0.3,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Weights:
-    """Train GCN-V, then GCN-E on the candidates it leaves.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    labels : int64 (n,)
-    steps : int, optional
-        Of GCN-E, 16 faces each, and of GCN-V; 250 and 400.
-    width : int
-        Of GCN-V's h.
-    widths : sequence of int
-        Of GCN-E's graph convolutions.
-    share : float
-        Most confident faces that GCN-E learns from.
-    seed : int
-
-    Returns
-    -------
-    Weights
-    """
-    first = gcn_v.train_model(features, graph, labels, steps=steps, width=width, seed=seed, progress=progress)
-    found = gcn_v.measure_evidence(features, graph, first)
-    network = PivotNetwork(width, widths)
-    draw_weights(network, np.random.default_rng([seed, _FIRST_WEIGHTS]))
+@learns
+def train_model(lesson: Lesson, *, width: int = 512, widths: Sequence[int] = WIDTHS, share: float = 0.3) -> Weights:
+    """Train GCN-V with an h of `width`, then GCN-E for 250 steps of 16 of the `share` of most confident faces."""
+    labels = lesson.labels
+    first = gcn_v.train_model(
+        lesson.features,
+        lesson.graph,
+        labels,
+        steps=lesson.steps,
+        seed=lesson.seed,
+        progress=lesson.progress,
+        width=width,
+    )
+    found = gcn_v.measure_evidence(lesson.features, lesson.graph, first)
+    network = start_network(PivotNetwork(width, widths), lesson, _FIRST_WEIGHTS)
     network.start_as_distance()
     pivots = _select_pivots(found, found.learned, share)
     pivots = pivots[labels[pivots] >= 0]
 
     def measure_loss(step: int) -> torch.Tensor:
-        drawn = np.random.default_rng([seed, _PIVOTS, step]).choice(pivots, _BATCH)
+        drawn = lesson.rng(_PIVOTS, step).choice(pivots, _BATCH)
         nodes, _ = _list_candidates(found, found.learned, drawn)
         odds = judge_surroundings(network, drawn, nodes, found.hidden.take, *_edges(found.learned))
         same = labels[np.maximum(nodes, 0)] == labels[drawn][:, None]
         return measure_link_loss(odds, same, (nodes >= 0) & (labels[np.maximum(nodes, 0)] >= 0))
 
     if len(pivots):
-        run_steps(
-            network, measure_loss, steps=steps or 250, learning_rate=_RATE, stage="train edges", progress=progress
-        )
+        run_steps(network, measure_loss, lesson, steps=250, stage="train edges")
     vertices = {f"vertices.{name}": array for name, array in first.tensors.items()}
     return Weights(vertices | get_arrays(network, "edges."), {"width": width, "widths": list(widths)})
-
-
-def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    model: Weights,
-    tau: float = 0.8,
-    learned_features: bool = True,
-    seed: int = 0,
-) -> NDArray[np.int64]:
-    """Let confident faces follow the candidate of highest connectivity, the others the nearest.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    model : Weights
-        From :func:`train_model`.
-    tau : float
-        Least similarity of a link.
-    learned_features : bool
-        Whether similarities are those of h, or the cosines.
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-    """
-    return cluster_evidence(measure_evidence(features, graph, model), tau=tau, learned_features=learned_features)
 
 
 def cluster_evidence(
     evidence: Evidence, *, tau: float = 0.8, learned_features: bool = True, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Link and label."""
+    """Let confident faces follow the candidate of highest connectivity, the others the nearest, from tau on."""
     found = evidence.vertices
     graph = found.learned if learned_features else found.given
     parents = find_denser(graph.neighbors, graph.similarities, found.confidence, tau)
@@ -157,6 +97,9 @@ def measure_evidence(features: Features, graph: KnnGraph, model: Weights, *, sha
     load_arrays(network, model.select("edges."))
     chosen = {learned: _choose(network, found, own, share) for learned, own in ((True, found.learned), (False, graph))}
     return Evidence(found, chosen)
+
+
+cluster_faces = in_two_steps(measure_evidence, cluster_evidence)
 
 
 def _choose(

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from ..features import Features
 from ..knn import KnnGraph
-from ..progress import Progress, silent
-from .learning import DenseGcn, draw_weights, run_steps
+from .frame import Lesson
+from .learning import DenseGcn, run_steps, start_network
 from .padded import build_adjacency, pad_lists
 from .pivot_gcn import measure_link_loss
 from .proposals import Proposals
@@ -26,7 +26,6 @@ import torch  # isort: skip
 from torch import Tensor, nn  # isort: skip
 
 _BATCH = 16
-_RATE = 1e-3
 _PURITY = (0.3, 0.7)
 _SEEDS = 3
 _DRAW, _SEED_FACES = 21, 22
@@ -52,26 +51,25 @@ def find_mixed(purity: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 def train_segments(
-    network: SegmentNetwork, features: Features, graph: KnnGraph, labels: NDArray[np.int64], proposals: Proposals,
-    purity: NDArray[np.float32], *, steps: int, most: int, seed: int, progress: Progress = silent,
-) -> None:  # fmt: skip
-    """Learn to clean proposals, in place; nothing to learn from leaves the first weights."""
-    draw_weights(network, np.random.default_rng([seed, _DRAW]))
+    lesson: Lesson, proposals: Proposals, purity: NDArray[np.float32], *, widths: Sequence[int], most: int
+) -> SegmentNetwork:
+    """Learn to clean proposals, in 250 steps of 16; with nothing to learn from the first weights stay."""
+    network = start_network(SegmentNetwork(lesson.features.dim, widths), lesson, _DRAW)
     mixed = find_mixed(purity)
     if len(mixed) == 0:
-        return
+        return network
 
     def measure_loss(step: int) -> Tensor:
-        rng = np.random.default_rng([seed, _DRAW, step])
+        rng = lesson.rng(_DRAW, step)
         nodes = pad_lists([proposals.get(p) for p in rng.choice(mixed, _BATCH)], most)
         seeds = _draw_seeds(nodes, rng)
-        people = np.where(nodes >= 0, labels[np.maximum(nodes, 0)], -1)
+        people = np.where(nodes >= 0, lesson.labels[np.maximum(nodes, 0)], -1)
         own = people[np.arange(len(nodes)), seeds][:, None]
-        return measure_link_loss(
-            _judge(network, features, graph, nodes, seeds), people == own, (people >= 0) & (own >= 0)
-        )
+        odds = _judge(network, lesson.features, lesson.graph, nodes, seeds)
+        return measure_link_loss(odds, people == own, (people >= 0) & (own >= 0))
 
-    run_steps(network, measure_loss, steps=steps, learning_rate=_RATE, stage="train segments", progress=progress)
+    run_steps(network, measure_loss, lesson, steps=250, stage="train segments")
+    return network
 
 
 def clean_proposals(

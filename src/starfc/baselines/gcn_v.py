@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 from ..affinity import build_affinity
 from ..features import Features
 from ..knn import KnnGraph, build_knn
-from ..progress import Progress, silent
-from .learning import draw_weights, get_arrays, load_arrays, run_steps
+from .frame import Lesson, in_two_steps, learns
+from .learning import get_arrays, load_arrays, run_steps, start_network
 from .pairs import COSINES
 from .peaks import find_denser, label_followers
 from .weights import Weights
@@ -39,8 +39,7 @@ GRID: tuple[dict[str, Any], ...] = tuple(
     for tau in taus
 )
 _BATCH = 1024
-_RATE = 1e-3
-_FIRST_WEIGHTS, _FACES = range(2)
+_FACES = 1
 
 
 @dataclass(frozen=True)
@@ -71,88 +70,25 @@ class VertexNetwork(nn.Module):
         return confidence
 
 
-def train_model(
-    features: Features,
-    graph: KnnGraph,
-    labels: NDArray[np.int64],
-    *,
-    steps: int | None = None,
-    width: int = 512,
-    seed: int = 0,
-    progress: Progress = silent,
-) -> Weights:
-    """Learn the confidence of faces.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    labels : int64 (n,)
-        A row labelled -1 is nobody's.
-    steps : int, optional
-        Of 1,024 faces each; 400.
-    width : int
-        Of h.
-    seed : int
-
-    Returns
-    -------
-    Weights
-    """
-    network = VertexNetwork(features.dim, width)
-    draw_weights(network, np.random.default_rng([seed, _FIRST_WEIGHTS]))
-    stacked = stack_rows(features, graph)
-    wanted = measure_confidence(graph, labels)
-    known = np.flatnonzero(labels >= 0)
+@learns
+def train_model(lesson: Lesson, *, width: int = 512) -> Weights:
+    """Learn the confidence of faces in 400 steps of 1,024 faces; h is of the given width."""
+    network = start_network(VertexNetwork(lesson.features.dim, width), lesson)
+    stacked = stack_rows(lesson.features, lesson.graph)
+    wanted = measure_confidence(lesson.graph, lesson.labels)
 
     def measure_loss(step: int) -> Tensor:
-        drawn = np.random.default_rng([seed, _FACES, step]).choice(known, min(_BATCH, len(known)), replace=False)
+        drawn = lesson.draw_known(_BATCH, _FACES, step)
         return nn.functional.mse_loss(network(torch.from_numpy(stacked[drawn])), torch.from_numpy(wanted[drawn]))
 
-    run_steps(network, measure_loss, steps=steps or 400, learning_rate=_RATE, stage="train", progress=progress)
+    run_steps(network, measure_loss, lesson, steps=400)
     return Weights(get_arrays(network), {"width": width})
-
-
-def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    model: Weights,
-    tau: float = 0.8,
-    learned_features: bool = True,
-    seed: int = 0,
-) -> NDArray[np.int64]:
-    """Let every face follow its nearest neighbour of higher confidence.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    model : Weights
-        From :func:`train_model`.
-    tau : float
-        Least similarity of a link.
-    learned_features : bool
-        Whether similarities are those of h, or the cosines.
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-    """
-    evidence = measure_evidence(features, graph, model)
-    return cluster_evidence(evidence, tau=tau, learned_features=learned_features)
 
 
 def cluster_evidence(
     evidence: Evidence, *, tau: float = 0.8, learned_features: bool = True, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Link and label."""
+    """Let every face follow its nearest neighbour of higher confidence, by h or by the cosines, from tau on."""
     graph = evidence.learned if learned_features else evidence.given
     return label_followers(find_denser(graph.neighbors, graph.similarities, evidence.confidence, tau))
 
@@ -172,6 +108,9 @@ def measure_evidence(features: Features, graph: KnnGraph, model: Weights) -> Evi
     hidden += np.float32(1e-6)  # a row of zeros has no direction
     learned = Features(hidden / np.sqrt(np.einsum("nd,nd->n", hidden, hidden))[:, None])
     return Evidence(confidence, learned, build_knn(learned, k=graph.k), graph)
+
+
+cluster_faces = in_two_steps(measure_evidence, cluster_evidence)
 
 
 def measure_confidence(graph: KnnGraph, labels: NDArray[np.int64]) -> NDArray[np.float32]:

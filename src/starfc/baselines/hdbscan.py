@@ -29,41 +29,12 @@ _FARTHEST = 2.0  # cosine distance of opposite faces
 
 
 def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    min_cluster_size: int = 5,
-    min_samples: int = 5,
-    seed: int = 0,
+    features: Features, graph: KnnGraph, *, min_cluster_size: int = 5, min_samples: int = 5, seed: int = 0
 ) -> NDArray[np.int64]:
     """Label the most stable clusters of the density tree.
 
-    Parameters
-    ----------
-    features : Features
-        (n, d); not read.
-    graph : KnnGraph
-        (n, k).
-    min_cluster_size : int
-        Faces that make a cluster.
-    min_samples : int
-        Rank of the neighbour whose distance is the core distance, the face itself not counted (scikit-learn counts it
-        where it is given all pairs).
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-        -1 is noise.
-
-    Examples
-    --------
-    >>> from starfc.knn import build_knn
-    >>> rng = np.random.default_rng(0)
-    >>> faces = Features(np.repeat(np.eye(3), 9, axis=0) + 0.1 * rng.normal(size=(27, 3)))
-    >>> len(np.unique(cluster_faces(faces, build_knn(faces, k=12))))
-    3
+    `min_cluster_size` faces make a cluster. `min_samples` is the rank of the neighbour whose distance is the core
+    distance, the face itself not counted (scikit-learn counts it where it is given all pairs).
     """
     from sklearn.cluster import HDBSCAN
 

@@ -21,37 +21,10 @@ GRID: tuple[dict[str, Any], ...] = tuple({"threshold": cosine} for cosine in COS
 
 
 def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    threshold: float = 0.58,
-    k: int = 50,
-    seed: int = 0,
+    features: Features, graph: KnnGraph, *, threshold: float = 0.58, k: int = 50, seed: int = 0
 ) -> NDArray[np.int64]:
     """Label the modules of the graph of cosines at or above a threshold.
 
-    Parameters
-    ----------
-    features : Features
-        (n, d); not read.
-    graph : KnnGraph
-        (n, k) or more neighbours.
-    threshold : float
-        Cosine from which on faces are linked.
-    k : int
-        Neighbours of each face that count.
-    seed : int
-        Of the order in which faces are tried.
-
-    Returns
-    -------
-    int64 (n,)
-
-    Examples
-    --------
-    >>> from starfc.knn import build_knn
-    >>> faces = Features(np.array([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]]))
-    >>> cluster_faces(faces, build_knn(faces, k=3)).tolist()
-    [0, 0, 1, 1]
+    `k` is how many neighbours of each face count; `seed` is of the order in which faces are tried.
     """
     return label_by_map_equation(cut_edges(graph, threshold, k=k), seed=seed)

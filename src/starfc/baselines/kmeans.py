@@ -20,40 +20,9 @@ GRID: tuple[dict[str, Any], ...] = tuple({"faces_per_cluster": size} for size in
 
 
 def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    faces_per_cluster: float = 68.0,
-    n_rounds: int = 20,
-    seed: int = 0,
+    features: Features, graph: KnnGraph, *, faces_per_cluster: float = 68.0, n_rounds: int = 20, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Group faces around n / faces_per_cluster centres; the graph is not used.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        Of the same faces; ignored.
-    faces_per_cluster : float
-        Faces a person has on average.
-    n_rounds : int
-        Of assignment and update.
-    seed : int
-        Of the first centres.
-
-    Returns
-    -------
-    int64 (n,)
-
-    Examples
-    --------
-    >>> from starfc.knn import build_knn
-    >>> faces = Features(np.repeat(np.eye(4), 5, axis=0))
-    >>> labels = cluster_faces(faces, build_knn(faces, k=3), faces_per_cluster=5)
-    >>> len(np.unique(labels))
-    4
-    """
+    """Group faces around n / faces_per_cluster centres, the first being random ones; the graph is not used."""
     import faiss
 
     n_clusters = count_clusters(len(features), faces_per_cluster)

@@ -10,43 +10,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..network import EdgeNetwork as _  # noqa: F401  (says what to install where torch is missing)
-from ..progress import Progress, silent
+from .frame import Lesson
 
 import torch  # isort: skip
 from torch import Tensor, nn  # isort: skip
 
+Network = TypeVar("Network", bound=nn.Module)
+_RATE = 1e-3
+
 
 def run_steps(
-    network: nn.Module,
-    measure_loss: Callable[[int], Tensor],
-    *,
-    steps: int,
-    learning_rate: float,
-    stage: str,
-    progress: Progress = silent,
+    network: nn.Module, measure_loss: Callable[[int], Tensor], lesson: Lesson, *, steps: int, stage: str = "train"
 ) -> None:
-    """Train in place: `measure_loss(step)` draws the batch of a step and returns its loss."""
-    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    """Train in place for so many steps, or as the lesson says; `measure_loss(step)` draws a batch, returns its loss."""
+    optimizer = torch.optim.Adam(network.parameters(), lr=_RATE)
+    n_steps = lesson.steps or steps
     network.train()
-    progress(stage, 0, steps)
-    for step in range(steps):
+    lesson.progress(stage, 0, n_steps)
+    for step in range(n_steps):
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate * (1 + math.cos(math.pi * step / steps)) / 2
+            group["lr"] = _RATE * (1 + math.cos(math.pi * step / n_steps)) / 2
         loss = measure_loss(step)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-        progress(stage, step + 1, steps)
+        lesson.progress(stage, step + 1, n_steps)
     network.eval()
 
 
-def draw_weights(network: nn.Module, rng: np.random.Generator) -> None:
-    """Give every matrix Xavier's uniform first weights and every vector zeros."""
+def start_network(network: Network, lesson: Lesson, stream: int = 0) -> Network:
+    """Give every matrix Xavier's uniform first weights and every vector zeros; return the network."""
+    rng = lesson.rng(stream)
     with torch.no_grad():
         for weight in network.parameters():
             if weight.ndim < 2:
@@ -55,6 +55,7 @@ def draw_weights(network: nn.Module, rng: np.random.Generator) -> None:
             bound = math.sqrt(6 / (weight.shape[0] + weight.shape[1]))
             drawn = rng.uniform(-bound, bound, tuple(weight.shape)).astype(np.float32)
             weight.copy_(torch.from_numpy(drawn))
+    return network
 
 
 def get_arrays(network: nn.Module, prefix: str = "") -> dict[str, NDArray[np.float32]]:

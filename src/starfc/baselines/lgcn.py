@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from ..features import Features
 from ..knn import KnnGraph
 from ..partition import label_by_dynamic_pruning
-from ..progress import Progress, silent
 from ..prune import parse_edges
 from ..score import ScoredEdges
-from .learning import draw_weights, get_arrays, load_arrays, run_steps
+from .frame import Lesson, in_two_steps, learns
+from .learning import get_arrays, load_arrays, run_steps, start_network
 from .pairs import pair_edges
 from .pivot_gcn import WIDTHS, PivotNetwork, judge_surroundings, measure_link_loss
 from .weights import Weights
@@ -38,104 +38,35 @@ GRID: tuple[dict[str, Any], ...] = tuple(
     for threshold in (0.0, 0.3, 0.5, 0.7, 0.8, 0.9) for most, step in ((300, 0.6), (300, 0.05), (1000, 0.05))
 )  # fmt: skip
 _BATCH = 16
-_RATE = 1e-3
-_FIRST_WEIGHTS, _PIVOTS = range(2)
+_PIVOTS = 1
 
 
+@learns
 def train_model(
-    features: Features,
-    graph: KnnGraph,
-    labels: NDArray[np.int64],
-    *,
-    steps: int | None = None,
-    widths: Sequence[int] = WIDTHS,
-    second: int = 5,
-    active: int = 5,
-    most: int = 160,
-    seed: int = 0,
-    progress: Progress = silent,
+    lesson: Lesson, *, widths: Sequence[int] = WIDTHS, second: int = 5, active: int = 5, most: int = 160
 ) -> Weights:
-    """Learn to tell which of a pivot's neighbours are its person.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    labels : int64 (n,)
-        Rows labelled -1 are nobody's.
-    steps : int, optional
-        Of 16 pivots each; 250.
-    widths : sequence of int
-        Of the graph convolutions.
-    second, active, most : int
-        Of the subgraphs.
-    seed : int
-
-    Returns
-    -------
-    Weights
-    """
-    network = PivotNetwork(features.dim, widths)
-    draw_weights(network, np.random.default_rng([seed, _FIRST_WEIGHTS]))
+    """Learn in 250 steps of 16 pivots which of a pivot's neighbours are its person."""
+    graph, labels, known = lesson.graph, lesson.labels, lesson.known
+    network = start_network(PivotNetwork(lesson.features.dim, widths), lesson)
     network.start_as_distance()
-    known = np.flatnonzero(labels >= 0)
-    cutter = _Cutter(features, graph, second, active, most)
+    cutter = _Cutter(lesson.features, graph, second, active, most)
 
     def measure_loss(step: int) -> torch.Tensor:
-        pivots = np.random.default_rng([seed, _PIVOTS, step]).choice(known, _BATCH)
+        pivots = lesson.rng(_PIVOTS, step).choice(known, _BATCH)
         first = graph.neighbors[pivots]
         odds = cutter.judge(network, pivots)[:, : graph.k]
         counted = (first >= 0) & (labels[first] >= 0)
         return measure_link_loss(odds, labels[first] == labels[pivots][:, None], counted)
 
-    run_steps(network, measure_loss, steps=steps or 250, learning_rate=_RATE, stage="train", progress=progress)
+    run_steps(network, measure_loss, lesson, steps=250)
     facts = {"widths": list(widths), "second": second, "active": active, "most": most}
     return Weights(get_arrays(network), facts)
-
-
-def cluster_faces(
-    features: Features,
-    graph: KnnGraph,
-    *,
-    model: Weights,
-    threshold: float = 0.0,
-    max_size: int = 300,
-    step: float = 0.6,
-    seed: int = 0,
-) -> NDArray[np.int64]:
-    """Score every edge from its pivot's surroundings and merge.
-
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        (n, k).
-    model : Weights
-        From :func:`train_model`.
-    threshold : float
-        First threshold of the merging.
-    max_size : int
-        Largest cluster that is left as it is.
-    step : float
-        Share of the way to 1 by which the threshold rises.
-    seed : int
-        Not used.
-
-    Returns
-    -------
-    int64 (n,)
-    """
-    evidence = measure_evidence(features, graph, model)
-    return cluster_evidence(evidence, threshold=threshold, max_size=max_size, step=step)
 
 
 def cluster_evidence(
     evidence: Evidence, *, threshold: float = 0.0, max_size: int = 300, step: float = 0.6, seed: int = 0
 ) -> NDArray[np.int64]:
-    """Merge scored edges by CDP's propagation."""
+    """Merge scored edges by CDP's propagation (`cdp.py` has its settings)."""
     pairs = pair_edges(parse_edges(evidence, None), pool="mean")
     return label_by_dynamic_pruning(pairs, max_size=max_size, start=threshold, step=step)
 
@@ -151,6 +82,9 @@ def measure_evidence(features: Features, graph: KnnGraph, model: Weights) -> Evi
             pivots = np.arange(start, min(start + _BATCH, graph.n))
             scores[pivots] = torch.sigmoid(cutter.judge(network, pivots)[:, : graph.k]).numpy()
     return ScoredEdges(graph.neighbors, scores)
+
+
+cluster_faces = in_two_steps(measure_evidence, cluster_evidence)
 
 
 class _Cutter:

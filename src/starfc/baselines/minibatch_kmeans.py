@@ -33,29 +33,7 @@ def cluster_faces(
 ) -> NDArray[np.int64]:
     """Group faces around n / faces_per_cluster centres; the graph is not used.
 
-    Parameters
-    ----------
-    features : Features
-        (n, d).
-    graph : KnnGraph
-        Of the same faces; ignored.
-    faces_per_cluster : float
-        Faces a person has on average.
-    n_rounds, batch : int
-        Rounds, and the fewest faces of each.
-    seed : int
-        Of the first centres and of the batches.
-
-    Returns
-    -------
-    int64 (n,)
-
-    Examples
-    --------
-    >>> from starfc.knn import build_knn
-    >>> faces = Features(np.eye(4).repeat(5, axis=0))
-    >>> cluster_faces(faces, build_knn(faces, k=3), faces_per_cluster=1).shape
-    (20,)
+    Rounds are of `batch` faces, or of four for each centre where that is more.
     """
     n_clusters = count_clusters(len(features), faces_per_cluster)
     rng = np.random.default_rng(seed)

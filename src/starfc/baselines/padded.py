@@ -51,7 +51,7 @@ def pad_lists(lists: list[NDArray[np.int32]], most: int) -> NDArray[np.int32]:
 
 
 @njit(cache=True, nogil=True)
-def _find_place(ordered, face):  # type: ignore[no-untyped-def]
+def find_place(ordered, face) -> int:  # type: ignore[no-untyped-def]
     """Return the place of a face in an ascending list, or -1."""
     low, high = 0, len(ordered)
     while low < high:
@@ -80,7 +80,7 @@ def _cut_graphs(nodes, neighbors, weights):  # type: ignore[no-untyped-def]
             for slot in range(neighbors.shape[1]):
                 if neighbors[face, slot] < 0 or weights[face, slot] <= 0:
                     continue
-                place = _find_place(ordered, neighbors[face, slot])
+                place = find_place(ordered, neighbors[face, slot])
                 if place >= 0:
                     q = order[place]
                     cut[p, q] = max(cut[p, q], weights[face, slot])

@@ -12,8 +12,10 @@ from .options import Command
 def evidence_options(command: Command) -> Command:
     """Add what tells how the clustering was scored; the same values as `starfc cluster` was given."""
     for option in (
-        click.option("--model", type=Path, help="Model folder that scored it; without one, cosines are the scores."),
-        click.option("--k", type=int, help="Neighbours per face (default: the model's, else 80)."),
+        click.option("--model", type=Path, help="Model folder that scored it (default: the shipped relational model)."),
+        click.option("--scorer", type=click.Choice(["gcn", "relational", "combined", "cosine"]), help="Edge scorer."),
+        click.option("--prefer", type=click.Choice(["precision", "balanced", "recall"]), help="As it was clustered."),
+        click.option("--k", type=int, help="Neighbours per face (default: the model's, else from the data)."),
         click.option("--tau1", type=float, help="Threshold on the score (default: the model's, else from the data)."),
         click.option("--tau2", type=float, help="Threshold on the intimacy (default: the model's)."),
         click.option("--knn-graph", type=Path, help="Ready-made kNN graph (.npz, either layout)."),

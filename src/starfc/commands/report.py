@@ -29,7 +29,7 @@ def report(
     from ..atomic import require_writable
     from ..corrections import name_journal, read_book
     from ..errors import OutputError
-    from ..evidence import gather_evidence
+    from ..evidence import describe_misfit, gather_evidence
     from ..export import final_labels
     from ..features import load_features
     from ..images import load_images
@@ -46,6 +46,8 @@ def report(
     pictures = load_images(images, n_faces=len(found), root=images_root) if images else None
     with progress_bars() as bars:
         evidence = gather_evidence(rows, progress=bars.report, **settings) if rows is not None else None
+        if evidence is not None and (misfit := describe_misfit(evidence, found)):
+            bars.say(f"note: {misfit}")
         figures = write_report(
             found, output, features=rows, evidence=evidence, images=pictures, truth=truth,
             title=title or clusters.name, seed=settings["seed"], progress=bars.report,

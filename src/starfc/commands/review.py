@@ -30,7 +30,7 @@ def review(
     """Look through CLUSTERS and correct them on a page in the browser; corrections are kept beside CLUSTERS."""
     from ..avatars import load_traits
     from ..corrections import name_journal
-    from ..evidence import gather_evidence
+    from ..evidence import describe_misfit, gather_evidence
     from ..features import load_features
     from ..images import load_images
     from ..labels import load_labels
@@ -45,6 +45,8 @@ def review(
     with limited_threads(settings["threads"]):
         with progress_bars() as bars:
             evidence = gather_evidence(rows, progress=bars.report, **settings)
+            if misfit := describe_misfit(evidence, labels):
+                bars.say(f"note: {misfit}")
             collection = Collection(rows, labels, evidence, name_journal(clusters), images=pictures, traits=drawn)
         del evidence
 

@@ -10,10 +10,10 @@ from .run import Row
 
 
 def draw_growth(rows: list[Row], path: Path, *, against: str) -> None:
-    """Draw pairwise F, BCubed F and seconds of every method against `n_test` or `n_train`; seconds on log axes."""
+    """Draw pairwise F, BCubed F and processor time of every method against `n_test` or `n_train`; time on log axes."""
     pyplot = import_pyplot()
     figure, axes = pyplot.subplots(1, 3, figsize=(17, 5.5), layout="constrained")
-    cost = "seconds" if against == "n_test" else "train_s"
+    cost = "cpu_s" if against == "n_test" else "train_cpu_s"
     for place, title in enumerate(dict.fromkeys(row.title for row in rows)):
         done = sorted(
             (row for row in rows if row.title == title and row.status == "done"), key=lambda row: getattr(row, against)
@@ -32,7 +32,7 @@ def draw_growth(rows: list[Row], path: Path, *, against: str) -> None:
             axes[2].plot(*zip(*spent, strict=True), **style)
     faces = "test faces" if against == "n_test" else "training faces"
     for axis, label in zip(
-        axes, ("pairwise F", "BCubed F", "clustering, s" if cost == "seconds" else "training, s"), strict=True
+        axes, ("pairwise F", "BCubed F", "clustering, CPU-s" if cost == "cpu_s" else "training, CPU-s"), strict=True
     ):
         axis.set(xlabel=faces, ylabel=label, xscale="log")
         axis.spines[["top", "right"]].set_visible(False)

@@ -63,6 +63,8 @@ class Row:
     seconds: float | None = None
     peak_rss_gb: float | None = None
     paper: tuple[float, float | None] | None = None
+    train_cpu_s: float | None = None
+    cpu_s: float | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """Return the row for JSON."""
@@ -137,7 +139,8 @@ class Bench:
         published = find_published(facts["n_test"], in_field_layout=test.in_field_layout).get(method.name)
         row = Row(
             method.name, method.title, method.trained, train.name, test.name, status=found["status"],
-            settings=found.get("settings", {}), train_s=found.get("seconds"), paper=published, **facts,
+            settings=found.get("settings", {}), train_s=found.get("seconds"), train_cpu_s=found.get("cpu_s"),
+            paper=published, **facts,
         )  # fmt: skip
         if found["status"] != "done":
             return replace(row, status=f"training {found['status']}", peak_rss_gb=found.get("peak_rss_gb"))
@@ -150,7 +153,8 @@ class Bench:
         if result["status"] != "done":
             return row
         names = ("pairwise", "bcubed", "nmi", "n_clusters", "n_true", "n_singletons", "largest")
-        return replace(row, figures={name: result[name] for name in names}, seconds=result["seconds"])
+        figures = {name: result[name] for name in names}
+        return replace(row, figures=figures, seconds=result["seconds"], cpu_s=result.get("cpu_s"))
 
     def _run_job(self, name: str, part: Part, asked: dict[str, Any]) -> dict[str, Any]:
         """Return the result of a job, from its file if it is the same job, else by running it."""

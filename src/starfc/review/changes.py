@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,15 +144,15 @@ def with_answer(change: Change, book: Book, first: int, second: int, same: bool)
     key = (min(first, second), max(first, second))
     kept = tuple(entry for entry in change.answers if entry[:2] != key)
     answers = (*kept, (*key, book.answers.get(key), same))
-    return Change(change.title, change.faces, change.before, change.after, change.names, answers)
+    return replace(change, answers=answers)
 
 
-def relabel(book: Book, labels: NDArray[np.int64], title: str) -> Change:
-    """Make the change that leads to the given labels."""
+def relabel(book: Book, labels: NDArray[np.int64], *, level: float) -> Change:
+    """Make the change that leads to the given labels, those of another strictness."""
     faces = np.flatnonzero(book.labels != labels).astype(np.int32)
     left = set(np.unique(labels).tolist())
     names = tuple((label, name, None) for label, name in book.names.items() if label not in left)
-    return Change(title, faces, book.labels[faces], labels[faces], names)
+    return Change(f"strictness {level:.3f}", faces, book.labels[faces], labels[faces], names, level=(book.level, level))
 
 
 def _check_faces(book: Book, faces: Sequence[int]) -> NDArray[np.int32]:

@@ -24,9 +24,9 @@ from ..evidence import Evidence
 from ..export import make_constraints
 from ..features import Features
 from ..images import ImageList
-from ..partition import partition_graph
-from ..prune import EdgeGraph, measure_intimacy, parse_edges
+from ..prune import parse_edges
 from ..questions import divide_cluster, find_questions
+from ..scratch import Scratch
 from .changes import (
     answer_only,
     mark_not_faces,
@@ -39,12 +39,15 @@ from .changes import (
     with_answer,
 )
 from .grouping import group_members
+from .levels import Levels
 from .queue import Question, QuestionQueue
 from .table import ClusterTable, Filter
 
 logger = logging.getLogger(__name__)
 CARD_FACES = 6
+HIGHEST_LEVEL, N_LEVELS = 0.99, 41  # of the strictness slider
 _MOST_PARTS = 400
+_MOST_BYTES = 1 << 30  # beyond which mapped pages of the files are let go; the system keeps them at hand
 _NEAREST = 12
 
 
@@ -67,14 +70,19 @@ class Collection:
                 " scores; they must be of the same faces"
             )
         self.features, self.images, self.traits = features, images, traits
-        self.tau1, self._settings = evidence.tau1, evidence.settings
-        self.floor = self.tau1 - (0.15 if self._settings.scorer == "cosine" else 0.5 * max(0.0, self.tau1))
+        self.tau1 = evidence.tau1
+        self.floor = self.tau1 - (0.15 if evidence.settings.scorer == "cosine" else 0.5 * max(0.0, self.tau1))
         self._graph = parse_edges(evidence.scored, self.floor)
         self._evidence: Evidence | None = evidence
         self.lock = threading.RLock()
         self.journal = Journal(journal, labels)
+        self._pages = Scratch(limit_bytes=_MOST_BYTES)
+        self._pages.watch(features.raw, evidence.scored.neighbors, evidence.scored.scores)
         self.table = ClusterTable(features, self._graph, self.book, floor=self.floor, tau1=self.tau1)
+        self._levels = Levels(self._graph, Book(labels).labels, evidence.settings)
+        self._counts: dict[str, list[Any]] | None = None
         self._queue: QuestionQueue | None = None
+        self._pages.relieve()
         self._no_questions = ""
         self._selected: dict[tuple[Filter, int, int], NDArray[np.int64]] = {}
         self._n_renamed = 0
@@ -97,7 +105,10 @@ class Collection:
             labels = self.book.labels.copy()
         try:
             tau1, threshold = evidence.tau1, evidence.threshold
-            pool = find_questions(self.features, evidence.scored, labels, tau1=tau1, threshold=threshold)
+            pool = find_questions(
+                self.features, evidence.scored, labels, tau1=tau1, threshold=threshold,
+                progress=lambda stage, done, total: self._pages.relieve(),
+            )  # fmt: skip
         except Exception as error:
             self._no_questions = f"no questions could be found ({type(error).__name__}: {error}); all else works"
             logger.exception("the review page has no questions")
@@ -105,6 +116,10 @@ class Collection:
         with self.lock:
             self._queue = QuestionQueue(pool, tau1=tau1, threshold=threshold)
             self._evidence = None  # the lists are large and have done their work
+        del evidence
+        self._pages = Scratch(limit_bytes=_MOST_BYTES)
+        self._pages.watch(self.features.raw)
+        self._pages.relieve()
 
     # reading
 
@@ -123,6 +138,7 @@ class Collection:
                 "can_undo": self.journal.can_undo,
                 "can_redo": self.journal.can_redo,
                 "tau1": self.tau1,
+                "level": self.tau1 if self.book.level is None else self.book.level,
                 "floor": self.floor,
                 "has_images": self.images is not None,
                 "has_questions": self._queue is not None,
@@ -174,6 +190,14 @@ class Collection:
         if self._queue is None:
             raise InputError("the questions are still being looked for; try again in a moment")
         return self._queue
+
+    def count_levels(self) -> dict[str, Any]:
+        """Return how many people there would be at each strictness, corrections aside; found once."""
+        if self._counts is None:
+            steps = np.linspace(self.floor, HIGHEST_LEVEL, N_LEVELS)
+            steps = np.unique(np.append(steps, self.tau1))
+            self._counts = {"levels": steps.tolist(), "counts": self._levels.count(steps).tolist()}
+        return self._counts
 
     def preview_split(self, label: int, n_parts: int) -> list[dict[str, Any]]:
         """Return the parts a cluster would be split into, the largest first."""
@@ -303,20 +327,17 @@ class Collection:
 
     def _repartition(self, given: dict[str, Any]) -> Change:
         """Read the clusters off the stored scores at another strictness; corrections stay."""
-        tau1 = given.get("tau1")
-        if isinstance(tau1, bool) or not isinstance(tau1, int | float) or not self.floor <= tau1 <= 1:
-            raise InputError(f"strictness ({tau1}) must be between {self.floor:.2f} and 1")
-        settings = replace(self._settings, tau1=float(tau1))
-        graph = _prune_again(self._graph, settings)
-        labels = partition_graph(graph, partition=settings.partition, seed=settings.seed)
+        level = given.get("tau1")
+        if isinstance(level, bool) or not isinstance(level, int | float) or not self.floor <= level <= 1:
+            raise InputError(f"strictness ({str(level)[:40]}) must be between {self.floor:.2f} and 1")
         told = replace(make_constraints(self.book), people=())
-        corrected = apply_constraints(labels, graph, told)
+        corrected = apply_constraints(self._levels.cut(level), self._graph, told)
         named = keep_ids(corrected, self.book.labels)
         fresh = named >= 0
         fresh[fresh] = ~np.isin(named[fresh], self.book.labels)
         named[fresh] += self.book.next_label - (int(self.book.labels.max(initial=-1)) + 1)
         named[self.book.labels == NOT_A_FACE] = NOT_A_FACE
-        return relabel(self.book, named, f"strictness {float(tau1):.3f}")
+        return relabel(self.book, named, level=float(level))
 
     # describing
 
@@ -384,18 +405,6 @@ class Collection:
             "worth": round(question.worth, 2),
             "sides": sides,
         }
-
-
-def _prune_again(graph: EdgeGraph, settings: Any) -> EdgeGraph:  # noqa: ANN401
-    """Prune edges that have passed a lower threshold already."""
-    kept = graph.keep(graph.scores > np.float32(settings.tau1))
-    if settings.edges == "mutual":
-        sources = np.repeat(np.arange(kept.n_nodes, dtype=np.int64), np.diff(kept.offsets))
-        there, back = sources * kept.n_nodes + kept.targets, kept.targets.astype(np.int64) * kept.n_nodes + sources
-        kept = kept.keep(np.isin(there, back))
-    if settings.tau2 is None:
-        return kept
-    return kept.keep(measure_intimacy(kept, aggregate=settings.aggregate) > np.float32(settings.tau2))
 
 
 def _whole_number(given: dict[str, Any], name: str, *, optional: bool = False) -> int | None:

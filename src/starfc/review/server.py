@@ -60,6 +60,7 @@ def create_app(collection: Collection, *, token: str, hosts: tuple[str, ...], se
         Route("/api/cluster/{label}", _stating(pages.cluster)),
         Route("/api/split/{label}", _stating(pages.split)),
         Route("/api/questions", _stating(pages.questions)),
+        Route("/api/levels", _stating(pages.levels)),
         Route("/api/history", _stating(pages.history)),
         Route("/api/do", pages.do, methods=["POST"]),
         Route("/export/{name}", pages.export),
@@ -170,6 +171,10 @@ class _Pages:
         """Answer with the next questions."""
         found = self._collection.list_questions(min(20, _ask_count(request.query_params, 3)))
         return {"ready": found is not None, "questions": found or []}
+
+    def levels(self, request: Request) -> Any:  # noqa: ANN401
+        """Answer with how many people there would be at each strictness."""
+        return self._collection.count_levels()
 
     def history(self, request: Request) -> Any:  # noqa: ANN401
         """Answer with the latest actions."""

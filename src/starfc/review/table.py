@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from ..corrections import Book
 from ..features import Features
 from ..prune import EdgeGraph
-from ..quality import MARGIN_SCALE, average_by_cluster, group_faces, measure_shapes
+from ..quality import MARGIN_SCALE, average_by_cluster, group_faces, measure_shapes, measure_some_shapes
 
 SORTS = ("size", "doubt", "cohesion", "name", "label")
 _SPARE = 4096
-_REBUILD_ABOVE = 3000  # touched clusters from which two passes over all rows are cheaper
+_AT_ONCE_ABOVE = 200  # clusters that are cheaper to compute together than one by one
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class ClusterTable:
 
     def refresh(self, labels: Sequence[int]) -> None:
         """Compute the given clusters again."""
-        if len(labels) > _REBUILD_ABOVE:
-            self.rebuild()
-            return
-        for label in labels:
-            if label >= 0:
+        wanted = [label for label in labels if label >= 0]
+        if len(wanted) > _AT_ONCE_ABOVE:
+            self._refresh_many(np.array(wanted, dtype=np.int64))
+        else:
+            for label in wanted:
                 self._refresh_one(label)
         self.version += 1
 
@@ -169,16 +169,39 @@ class ClusterTable:
         self.face_confidence[members] = self._judge(members)
         self.confidence[slot] = self.face_confidence[members].mean()
 
+    def _refresh_many(self, labels: NDArray[np.int64]) -> None:
+        """Compute many clusters again, together; `labels` ascend."""
+        faces = np.flatnonzero(np.isin(self._book.labels, labels)).astype(np.int32)
+        groups = group_faces(self._book.labels[faces])
+        shapes = measure_some_shapes(self._features, faces, groups)
+        self.closeness[faces] = shapes.closeness
+        self.face_confidence[faces] = self._judge(faces)
+        slots = self.find_all(labels)
+        new = np.flatnonzero(slots < 0)
+        self._make_room(len(new))
+        for place in new.tolist():
+            slots[place] = self._add_slot(int(labels[place]))
+        self.sizes[slots] = 0
+        filled = slots[np.searchsorted(labels, groups.ids)]
+        self.sizes[filled] = groups.sizes
+        self.cohesion[filled], self.sums[filled] = shapes.cohesion, shapes.sums
+        self.confidence[filled] = average_by_cluster(self.face_confidence[faces], groups)
+
     def _add_slot(self, label: int) -> int:
         """Take the next free slot, making room where there is none."""
-        if self.n_slots == len(self.labels):
-            for name in ("labels", "sizes", "cohesion", "confidence", "sums"):
-                old = getattr(self, name)
-                setattr(self, name, np.concatenate((old, np.zeros((_SPARE, *old.shape[1:]), dtype=old.dtype))))
+        self._make_room(1)
         slot = self._added[label] = self.n_slots
         self.labels[slot] = label
         self.n_slots += 1
         return slot
+
+    def _make_room(self, count: int) -> None:
+        """Make sure of so many free slots."""
+        if self.n_slots + count <= len(self.labels):
+            return
+        for name in ("labels", "sizes", "cohesion", "confidence", "sums"):
+            old = getattr(self, name)
+            setattr(self, name, np.concatenate((old, np.zeros((count + _SPARE, *old.shape[1:]), dtype=old.dtype))))
 
     def _judge(self, faces: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return the confidence of the given faces, by the edges above the floor."""

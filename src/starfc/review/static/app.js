@@ -108,19 +108,31 @@ async function route() {
 }
 
 function askStrictness() {
-  const { tau1, floor } = state.summary;
-  const slider = make("input", { type: "range", min: floor.toFixed(3), max: "0.95", step: "0.005", value: tau1.toFixed(3) });
-  const shown = make("b", {}, tau1.toFixed(3));
-  slider.addEventListener("input", () => (shown.textContent = Number(slider.value).toFixed(3)));
+  const { tau1, level, floor, n_clusters } = state.summary;
+  // The browser rounds a slider to whole steps from its minimum, so that one must be a step itself.
+  const slider = make("input", { type: "range", min: (Math.ceil(floor * 200) / 200).toFixed(3), max: "0.99", step: "0.005" });
+  slider.value = level.toFixed(3);
+  const shown = make("b", {}), people = make("p", { class: "dim" });
+  let known = null;
+  const tell = () => {
+    const at = Number(slider.value);
+    shown.textContent = at.toFixed(3) + (Math.abs(at - tau1) < 0.003 ? " (as clustered)" : "");
+    if (!known) return;
+    const place = known.levels.reduce((best, one, index) => (Math.abs(one - at) < Math.abs(known.levels[best] - at) ? index : best), 0);
+    people.textContent = `about ${known.counts[place].toLocaleString("en")} people there, ${n_clusters.toLocaleString("en")} now`;
+  };
+  slider.addEventListener("input", tell);
+  get("api/levels").then((found) => { known = found; tell(); }).catch(() => {});
   const apply = make("button", { class: "main", onclick: async () => {
     apply.disabled = true;
     apply.textContent = "Working …";
-    await change("strictness", { tau1: Number(slider.value) });
+    const at = Number(slider.value);
+    await change("strictness", { tau1: Math.abs(at - tau1) < 0.003 ? tau1 : Math.max(floor, at) });
     closeDialog();
   } }, "Apply");
-  ask("Strictness", make("p", {}, "Read the clusters off the stored scores again. Higher: fewer wrong merges, more split " +
-    "people. Your corrections stay, and this can be undone like everything else."),
-    make("div", { class: "row" }, "loose", slider, "strict", shown),
+  ask("Strictness", make("p", {}, "Stricter: fewer strangers together, more people in several pieces. Looser: the other way " +
+    "round. Your corrections stay, and this can be undone like everything else."),
+    make("div", { class: "row" }, "loose", slider, "strict", shown), people,
     make("div", { class: "row" }, apply, make("button", { onclick: closeDialog }, "Cancel")));
 }
 

@@ -12,7 +12,8 @@ function drawCard(cluster, faces = 6) {
   const facts = cluster.cohesion === null ? "" : `, cohesion ${cluster.cohesion}`;
   return [
     make("div", { class: "mini" }, ...cluster.faces.slice(0, faces).map((row) => picture(row))),
-    make("div", { class: "line" }, make("b", {}, call(cluster)), make("span", {}, String(cluster.size))),
+    make("div", { class: "line" }, make("b", {}, call(cluster)),
+      make("span", {}, tone ? make("em", { class: tone }, `${share} % sure`) : null, ` ${cluster.size.toLocaleString("en")}`)),
     make("div", { class: "meter", title: `confidence ${share} %${facts}` }, fill),
   ];
 }
@@ -336,17 +337,18 @@ export class Questions {
       return;
     }
     const { joined, link, probability, sides } = this.question;
-    const half = (side) => make("div", { class: "half" },
-      make("div", { class: "line" }, make("b", {}, joined ? "this part" : call(side)), make("span", {}, `${side.size} face${side.size === 1 ? "" : "s"}`)),
+    const half = (side, place) => make("div", { class: "half" },
+      make("div", { class: "line" }, make("b", {}, joined ? ["one part", "another part"][place] : call(side)),
+        make("span", {}, `${side.size} face${side.size === 1 ? "" : "s"}`)),
       make("div", { class: "faces" }, ...side.faces.map((row) => picture(row, 160))));
     const button = (kind, text, key, act) => make("button", { class: kind, onclick: act }, text, " ", make("kbd", {}, key));
     this.stage.replaceChildren(make("h1", {}, "Same person?"),
       make("p", {}, joined ? `Both are in ${call(sides[0])} now; “no” splits it.` : "Two people now; “yes” merges them.",
-        ` Mean cosine ${link.toFixed(2)}, guess ${Math.round(probability * 100)} %.`),
-      make("div", { class: "pair" }, half(sides[0]), half(sides[1])),
+        ` Guess: ${Math.round(probability * 100)} % the same. Mean cosine ${link.toFixed(2)}.`),
+      make("div", { class: "pair" }, half(sides[0], 0), half(sides[1], 1)),
       make("div", { class: "keys" }, button("yes", "Yes", "y", () => this.answer(true)),
         button("no", "No", "n", () => this.answer(false)), button("", "Skip", "s", () => this.skip())),
-      make("p", {}, `${this.answered} answered since you came`));
+      make("p", {}, this.answered ? `${this.answered} answered since you came; u takes the last back` : "what would change most comes first"));
     this.busy = false;
     for (const row of found.questions[1]?.sides.flatMap((side) => side.faces) ?? []) new Image().src = `face/${row}?size=160`;
   }
