@@ -13,7 +13,8 @@ whose survival function over random pairs is nearly the same for all collections
 
 Centre and scale are trimmed means of the middle of a face's cosines (survival .6 to .4) and of its shoulder (.25 to
 .1), after those are left out that stand too high for strangers by what the lower half says: somebody may have a fifth
-of the collection.
+of the collection. Where a few people fill it, a face's cosines fall into two groups, itself and strangers; then only the
+lower group counts. (Where one person fills all of it there is one group, and nothing to tell it apart.)
 
 The cohort is the whole collection if it is small, else every (n / 2048)-th row in the order of similarity to the mean
 face: the order of rows, their scale and a rotation change next to nothing. The price is a product with 2,048 columns.
@@ -47,6 +48,10 @@ _ENOUGH = 200  # strangers from which a face's centre and scale are its own
 _MOST_EVIDENCE = 30.0  # of copies, whose cosine of 1 would be worth hundreds
 _STAGE = "profiles"
 _PROBES = 512
+_APART = 3.5  # standard deviations of the lower group between two groups; one group cut in two has 2.7 if it is normal
+_CROWD = 0.2  # share of the collection from which the upper group is worth a look
+_SPLIT_PROBES = 256
+_SPLIT_SHARE = 0.05  # of the probes with two groups, from which all faces are looked at so
 _LIKELY = 0.01  # strangers expected beyond a likely match
 _SERVED = 0.9  # share of the faces whose likely matches fit in the list
 _FEWEST_NEIGHBORS = 80
@@ -118,8 +123,11 @@ def measure_profiles(features: Features, *, progress: Progress = silent) -> Prof
     heights = stretch_cosines((np.arange(_BINS) + 0.5) * (2.0 / _BINS) - 1.0)
     columns = np.ascontiguousarray(strangers.T)
 
+    probes = cohort[:: -(-len(cohort) // _SPLIT_PROBES)]
+    crowded = _count_split_rows(features.take(probes) @ columns, heights) >= _SPLIT_SHARE * len(probes)
+
     def measure_tile(start: int, stop: int) -> None:
-        _measure_rows(features.read(start, stop) @ columns, heights, centres[start:stop], scales[start:stop])
+        _measure_rows(features.read(start, stop) @ columns, heights, crowded, centres[start:stop], scales[start:stop])
 
     run_tiles(len(features), _TILE_ROWS, measure_tile, _STAGE, progress)
     if len(strangers) < _ENOUGH:  # too few to know each face by itself: lean on what all have in common
@@ -188,20 +196,64 @@ def _choose_cohort(features: Features, size: int = _COHORT) -> NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
-def _measure_rows(cosines, heights, centres, scales):  # type: ignore[no-untyped-def]
-    """Write centre and scale of each row of cosines, from a histogram; heights are the x of its bins."""
-    n_bins = len(heights)
-    counts = np.empty(n_bins, dtype=np.int32)
+def _measure_rows(cosines, heights, crowded, centres, scales):  # type: ignore[no-untyped-def]
+    """Write the centre and the scale of every row of cosines, whose bins have the given heights."""
+    counts = np.empty(len(heights), dtype=np.int32)
     for i in range(len(cosines)):
-        counts[:] = 0
-        for column in range(cosines.shape[1]):
-            at = int((cosines[i, column] + np.float32(1)) * np.float32(0.5 * n_bins))
-            counts[min(max(at, 0), n_bins - 1)] += 1
-        n_strangers = _drop_acquaintances(counts, heights, cosines.shape[1])
+        n_strangers = _count_bins(cosines[i], counts)
+        if crowded:
+            n_strangers = _drop_upper_group(counts, heights, n_strangers)
+        n_strangers = _drop_acquaintances(counts, heights, n_strangers)
         middle = _average_range(counts, heights, n_strangers, _MIDDLE)
         shoulder = _average_range(counts, heights, n_strangers, _SHOULDER)
         centres[i] = middle
         scales[i] = max((shoulder - middle) / _SHOULDER_HEIGHT, _SMALLEST_SCALE)
+
+
+@njit(cache=True, nogil=True)
+def _count_bins(cosines, counts):  # type: ignore[no-untyped-def]
+    """Fill the histogram of some cosines; return how many there are."""
+    n_bins = len(counts)
+    counts[:] = 0
+    for column in range(len(cosines)):
+        at = int((cosines[column] + np.float32(1)) * np.float32(0.5 * n_bins))
+        counts[min(max(at, 0), n_bins - 1)] += 1
+    return len(cosines)
+
+
+@njit(cache=True, nogil=True)
+def _count_split_rows(cosines, heights):  # type: ignore[no-untyped-def]
+    """Count the rows of cosines that fall into two groups."""
+    counts = np.empty(len(heights), dtype=np.int32)
+    n_split = 0
+    for i in range(len(cosines)):
+        n = _count_bins(cosines[i], counts)
+        n_split += _drop_upper_group(counts, heights, n) < n
+    return n_split
+
+
+@njit(cache=True, nogil=True)
+def _drop_upper_group(counts, heights, n):  # type: ignore[no-untyped-def]
+    """Empty the bins of the upper of two groups (Otsu's) if it is large and far above; return how many are left."""
+    total = 0.0
+    for at in range(len(counts)):
+        total += counts[at] * heights[at]
+    below, first, second = 0, 0.0, 0.0
+    best, cut, n_lower, variance, distance = -1.0, -1, n, 0.0, 0.0
+    for at in range(len(counts)):
+        below += counts[at]
+        first += counts[at] * heights[at]
+        second += counts[at] * heights[at] ** 2
+        if counts[at] == 0 or below == n:
+            continue
+        apart = (total - first) / (n - below) - first / below
+        if below * (n - below) * apart**2 > best:
+            best, cut, n_lower, distance = below * (n - below) * apart**2, at, below, apart
+            variance = max(second / below - (first / below) ** 2, 0.0)
+    if n - n_lower < _CROWD * n or distance < _APART * max(np.sqrt(variance), _SMALLEST_SCALE):
+        return n
+    counts[cut + 1 :] = 0
+    return n_lower
 
 
 @njit(cache=True, nogil=True)
