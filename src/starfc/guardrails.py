@@ -193,8 +193,8 @@ def _judge_alone(labels: NDArray[np.int64], strangers: float) -> str:
         return ""
     if strangers > _ALIKE:
         return (
-            f"{100 * share:.0f} % of the faces are alone, but all are much alike (mean cosine {strangers:.2f}): they may"
-            " be one person, who cannot be told without others to compare with; add faces of other people"
+            f"{100 * share:.0f} % of the faces are alone, but all are much alike (mean cosine {strangers:.2f}): they"
+            " may be one person, who cannot be told without others to compare with; add faces of other people"
         )
     return (
         f"{100 * share:.0f} % of the faces are alone: either hardly anybody is in it twice, or these are not vectors of"

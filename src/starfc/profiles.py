@@ -13,8 +13,8 @@ whose survival function over random pairs is nearly the same for all collections
 
 Centre and scale are trimmed means of the middle of a face's cosines (survival .6 to .4) and of its shoulder (.25 to
 .1), after those are left out that stand too high for strangers by what the lower half says: somebody may have a fifth
-of the collection. Where a few people fill it, a face's cosines fall into two groups, itself and strangers; then only the
-lower group counts. (Where one person fills all of it there is one group, and nothing to tell it apart.)
+of the collection. Where a few people fill it, a face's cosines fall into two groups, its person and strangers; then
+only the lower group counts. (Where one person fills all of it there is one group, and nothing to tell it apart.)
 
 The cohort is the whole collection if it is small, else every (n / 2048)-th row in the order of similarity to the mean
 face: the order of rows, their scale and a rotation change next to nothing. The price is a product with 2,048 columns.
