@@ -9,6 +9,7 @@ from starfc.errors import InputError, ModelError, OutputError
 from starfc.features import Features
 from starfc.knn import build_knn, save_knn
 from starfc.memoryplan import plan_memory
+from starfc.metrics import evaluate
 from starfc.model import import_checkpoint
 from starfc.prune import prune_edges
 from starfc.score import score_edges
@@ -332,3 +333,10 @@ def test_files_of_another_model_are_not_gone_on_with(tmp_path, monkeypatch):
     )
     assert "score edges" in stages  # all columns at once, as this run planned
     np.testing.assert_array_equal(found.labels, starfc.cluster(rows, model=other, k=20, tau1=0.4).labels)
+
+
+@pytest.mark.parametrize("n_people", [2, 3])
+def test_a_few_people_who_fill_a_collection_are_told_apart(n_people):
+    """Most pairs are of one person: the background of strangers must not be learned from them."""
+    rows, people = make_faces(600, people=n_people, dim=128, seed=n_people)
+    assert evaluate(starfc.cluster(rows).labels, people).bcubed.f > 0.95

@@ -42,6 +42,7 @@ _MIDDLE = (0.6, 0.4)
 _SHOULDER = (0.25, 0.1)
 _LOW = (0.9, 0.75)
 _HIGHEST_STRANGER = 4.5  # standard deviations above the middle, as the lower half knows them
+_HIGHEST_IN_CROWD = 2.5  # where a few people fill the collection and most of what is higher is of one person
 _SHOULDER_HEIGHT = 0.949  # of a standard normal: what makes the scale a standard deviation
 _SMALLEST_SCALE = 1e-4
 _ENOUGH = 200  # strangers from which a face's centre and scale are its own
@@ -138,7 +139,7 @@ def measure_profiles(features: Features, *, progress: Progress = silent) -> Prof
     x = stretch_cosines(sample @ sample.T)
     z = (x - centres[cohort]) / scales[cohort]
     heights_of_pairs = (0.5 * (z + z.T))[pairs]
-    strange = heights_of_pairs[heights_of_pairs < _HIGHEST_STRANGER]
+    strange = heights_of_pairs[heights_of_pairs < (_HIGHEST_IN_CROWD if crowded else _HIGHEST_STRANGER)]
     return Profiles(centres, scales, fit_survival(strange, len(features), typical=_TYPICAL))
 
 

@@ -189,7 +189,7 @@ def measure_some_shapes(features: Features, faces: NDArray[np.int32], groups: Gr
     Cluster by cluster, so every row is read once, but not in the order of the file: for what is in memory.
 
     >>> rows = Features(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]))
-    >>> measure_some_shapes(rows, np.array([0, 2], np.int32), group_faces(np.array([5, 5]))).cohesion
+    >>> measure_some_shapes(rows, np.array([0, 2], np.int32), group_faces(np.array([5, 5]))).cohesion.round(3)
     array([0.6], dtype=float32)
     """
     sums = np.zeros((groups.n_clusters, features.dim), dtype=np.float32)
