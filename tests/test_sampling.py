@@ -6,35 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from starfc.errors import InputError
-from starfc.features import Features
 from starfc.sampling import PLANS, SamplingPlan, fit_plan, index_people, sample_subgraph
-
-
-def make_faces(n_people=40, dim=6, seed=0, most=9):
-    """People of 1..most faces around random directions, rows shuffled, some unlabelled."""
-    rng = np.random.default_rng(seed)
-    counts = rng.integers(1, most + 1, n_people)
-    labels = np.repeat(rng.permutation(n_people * 3)[:n_people], counts)
-    directions = rng.normal(size=(n_people, dim))
-    vectors = np.repeat(directions, counts, axis=0) + 0.2 * rng.normal(size=(counts.sum(), dim))
-    order = rng.permutation(len(labels))
-    labels = labels[order]
-    labels[rng.random(len(labels)) < 0.05] = -1
-    return Features(vectors[order]), labels.astype(np.int64)
-
-
-def center_of(features, labels, person):
-    unit = features.raw / np.linalg.norm(features.raw, axis=1, keepdims=True)
-    mean = unit[labels == person].mean(axis=0)
-    return mean / np.linalg.norm(mean)
-
-
-def nearest_by_hand(features, labels, person, n):
-    """Brute force: cosine of the person's centre with every other centre, one at a time."""
-    own = center_of(features, labels, person)
-    others = [p for p in np.unique(labels[labels >= 0]) if p != person]
-    cosines = {p: float(own @ center_of(features, labels, p)) for p in others}
-    return sorted(others, key=lambda p: (-cosines[p], p))[:n]
+from test_people import make_faces, nearest_by_hand
 
 
 def test_without_randomness_a_subgraph_is_the_union_of_the_neighbourhoods():

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from .atomic import write_json
 from .errors import InputError
 from .features import reading
+from .partition import find_root
 from .prune import EdgeGraph
 
 _FORMAT = "starfc-constraints-1"
@@ -256,15 +257,6 @@ def _as_pairs(values: Any, path: Path) -> NDArray[np.int64]:  # noqa: ANN401
 
 
 @njit(cache=True, nogil=True)
-def _find(parent, node):  # type: ignore[no-untyped-def]
-    """Return the root of a node's tree, halving the path on the way."""
-    while parent[node] != node:
-        parent[node] = parent[parent[node]]
-        node = parent[node]
-    return node
-
-
-@njit(cache=True, nogil=True)
 def _match_pairs(first, second, n_first, n_second):  # type: ignore[no-untyped-def]
     """Give each of the first its partner, pair by pair, where both are free; -1 for those who get none."""
     chosen = np.full(n_first, -1, dtype=np.int64)
@@ -281,13 +273,13 @@ def _join_pairs(n, pairs):  # type: ignore[no-untyped-def]
     """Union-find over pairs; the smallest number of a tree is its root."""
     parent = np.arange(n)
     for p in range(len(pairs)):
-        a, b = _find(parent, pairs[p, 0]), _find(parent, pairs[p, 1])
+        a, b = find_root(parent, pairs[p, 0]), find_root(parent, pairs[p, 1])
         if a < b:
             parent[b] = a
         elif b < a:
             parent[a] = b
     for i in range(n):
-        parent[i] = _find(parent, i)
+        parent[i] = find_root(parent, i)
     return parent
 
 
@@ -295,17 +287,17 @@ def _join_pairs(n, pairs):  # type: ignore[no-untyped-def]
 def _grow_trees(parent, sources, targets, cannot):  # type: ignore[no-untyped-def]
     """Join the ends of each edge in turn unless that would join a pair that must stay apart."""
     for e in range(len(sources)):
-        a, b = _find(parent, sources[e]), _find(parent, targets[e])
+        a, b = find_root(parent, sources[e]), find_root(parent, targets[e])
         if a == b:
             continue
         allowed = True
         for p in range(len(cannot)):
-            x, y = _find(parent, cannot[p, 0]), _find(parent, cannot[p, 1])
+            x, y = find_root(parent, cannot[p, 0]), find_root(parent, cannot[p, 1])
             if (x == a and y == b) or (x == b and y == a):
                 allowed = False
                 break
         if allowed:
             parent[max(a, b)] = min(a, b)
     for i in range(len(parent)):
-        parent[i] = _find(parent, i)
+        parent[i] = find_root(parent, i)
     return parent

@@ -45,7 +45,7 @@ def label_components(graph: EdgeGraph, *, scratch: Scratch | None = None) -> NDA
         _join_edges(start, min(start + _BLOCK_ROWS, graph.n_nodes), graph.offsets, graph.targets, parent)
         if scratch is not None:
             scratch.relieve()
-    return np.asarray(_number_trees(parent))
+    return np.asarray(number_trees(parent))
 
 
 def label_by_dynamic_pruning(
@@ -87,7 +87,7 @@ def label_by_dynamic_pruning(
 
 
 @njit(cache=True)
-def _find_root(parent, node):  # type: ignore[no-untyped-def]
+def find_root(parent, node: int) -> int:  # type: ignore[no-untyped-def]
     """Return the root of a node's tree, halving the path on the way."""
     while parent[node] != node:
         parent[node] = parent[parent[node]]
@@ -100,7 +100,7 @@ def _join_edges(start, stop, offsets, targets, parent):  # type: ignore[no-untyp
     """Join the trees of both ends of the edges of some rows; the smallest id of a tree is its root."""
     for i in range(start, stop):
         for e in range(offsets[i], offsets[i + 1]):
-            a, b = _find_root(parent, i), _find_root(parent, targets[e])
+            a, b = find_root(parent, i), find_root(parent, targets[e])
             if a < b:
                 parent[b] = a
             elif b < a:
@@ -108,12 +108,12 @@ def _join_edges(start, stop, offsets, targets, parent):  # type: ignore[no-untyp
 
 
 @njit(cache=True)
-def _number_trees(parent):  # type: ignore[no-untyped-def]
+def number_trees(parent) -> NDArray[np.int64]:  # type: ignore[no-untyped-def]
     """Give every tree the number of its first appearance, which is that of the root."""
     labels = np.empty(len(parent), dtype=np.int64)
     n_labels = 0
     for i in range(len(parent)):
-        root = _find_root(parent, i)
+        root = find_root(parent, i)
         if root == i:
             labels[i] = n_labels
             n_labels += 1

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ..partition import label_components
+from ..partition import find_root, label_components, number_trees
 from ..pipeline import Settings
 from ..prune import EdgeGraph, measure_intimacy
 from ..quality import group_faces
@@ -110,22 +110,13 @@ def _prune_again(graph: EdgeGraph, settings: Settings, level: float) -> EdgeGrap
 
 def _number(parent: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the number of each node's tree, by first appearance."""
-    return np.asarray(_number_trees(parent))
-
-
-@njit(cache=True, nogil=True)
-def _find(parent, node):  # type: ignore[no-untyped-def]
-    """Return the root of a node's tree, halving the path on the way."""
-    while parent[node] != node:
-        parent[node] = parent[parent[node]]
-        node = parent[node]
-    return node
+    return np.asarray(number_trees(parent), dtype=np.int32)
 
 
 @njit(cache=True, nogil=True)
 def _unite(parent, x, y):  # type: ignore[no-untyped-def]
     """Join two trees under the smaller root; tell whether they were two."""
-    a, b = _find(parent, x), _find(parent, y)
+    a, b = find_root(parent, x), find_root(parent, y)
     if a == b:
         return False
     parent[max(a, b)] = min(a, b)
@@ -150,21 +141,6 @@ def _join_clusters(first, second, strength, above, parent):  # type: ignore[no-u
     for p in range(len(first)):
         if strength[p] > above:
             _unite(parent, first[p], second[p])
-
-
-@njit(cache=True, nogil=True)
-def _number_trees(parent):  # type: ignore[no-untyped-def]
-    """Count the trees in the order of their smallest members, which are the roots."""
-    numbers = np.empty(len(parent), dtype=np.int32)
-    n_trees = 0
-    for i in range(len(parent)):
-        root = _find(parent, i)
-        if root == i:
-            numbers[i] = n_trees
-            n_trees += 1
-        else:
-            numbers[i] = numbers[root]
-    return numbers
 
 
 @njit(cache=True, nogil=True)
