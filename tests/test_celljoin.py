@@ -14,7 +14,8 @@ EMPTY = np.empty((0, 1), np.float32)
 
 def join(rows, starts, probes, k, order, before=None):
     """Join rows of which cell i is starts[i]..starts[i+1]; order says which row stands at each place."""
-    cells = Cells(order, np.asarray(starts), Coarse(EMPTY, np.empty(0, np.int32), EMPTY, np.zeros(1, np.int64)))
+    coarse = Coarse(EMPTY, np.empty(0, np.int32), EMPTY, np.zeros(1, np.int64))
+    cells = Cells(order, np.asarray(starts), coarse, np.empty((len(order), 0), np.int32), np.zeros(1, np.int64))
     steps = Steps()
     choose = lambda start, stop: probes[start:stop]  # noqa: E731
     return celljoin.join_cells(rows[order], cells, choose, before, k, steps.open("join"), steps)

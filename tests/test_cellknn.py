@@ -6,9 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from starfc import cellknn
+from starfc import cellknn, cells
 from starfc.features import Features
 from starfc.knn import build_knn, join_rows, measure_recall
+from starfc.probes import Reach
 from starfc.synth import make_faces
 from starfc.threads import limited_threads
 
@@ -68,8 +69,9 @@ def test_any_effort_gets_there(faces, monkeypatch, effort):
 
 
 def test_all_pairs_are_the_last_resort(faces, monkeypatch):
-    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(2, 1, 1),))
-    monkeypatch.setattr(cellknn, "_FLAT_CELLS", 0)
+    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(Reach(2, 1), 1, 1),))
+    monkeypatch.setattr(cells, "FEW_CELLS", 0)
+    monkeypatch.setattr(cells, "_N_NEXT", 1)
     graph = build(faces, k=16, recall=0.999)
     assert (graph.neighbors == join_rows(faces, 16).neighbors).mean() > 0.999
     assert measure_recall(Features(faces), graph)[0] == 1
@@ -77,8 +79,9 @@ def test_all_pairs_are_the_last_resort(faces, monkeypatch):
 
 
 def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):
-    monkeypatch.setattr(cellknn, "_FLAT_CELLS", 0)
-    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(3, 2, 2), *cellknn._EFFORTS[2:]))
+    monkeypatch.setattr(cells, "FEW_CELLS", 0)
+    monkeypatch.setattr(cells, "_N_NEXT", 2)
+    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(Reach(3, 2), 2, 2), *cellknn._EFFORTS[2:]))
     with caplog.at_level("DEBUG", "starfc.cellknn"):
         graph = build(faces, k=20)
     check_graph(graph, faces)
@@ -181,8 +184,13 @@ def test_killed_and_started_again(faces, tmp_path):
 
 def test_stopped_after_any_part_and_started_again(faces, tmp_path, monkeypatch):
     """Ever a little later, through an effort that fails and one that takes rounds of expansion."""
-    monkeypatch.setattr(cellknn, "_FLAT_CELLS", 0)
-    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(1, 1, 1), cellknn._Effort(3, 3, 2), cellknn._EFFORTS[2]))
+    monkeypatch.setattr(cells, "FEW_CELLS", 0)
+    monkeypatch.setattr(cells, "_N_NEXT", 1)
+    monkeypatch.setattr(
+        cellknn,
+        "_EFFORTS",
+        (cellknn._Effort(Reach(1, 1), 1, 1), cellknn._Effort(Reach(3, 3), 3, 2), cellknn._EFFORTS[2]),
+    )
     expected = build(faces, k=20)
     stages = []
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from starfc.centres import (
+    Patience,
     assign_nearest,
     assign_rows,
     average_cells,
@@ -65,14 +66,36 @@ def test_ranking_equals_sorting_what_the_groups_hold(faces):
         assert (ranked[len(expected) :] == -1).all()
 
 
+def assign(rows, coarse, n_seen, n_seen_by_weak, n_ranks=1):
+    ranked = np.empty((len(rows), n_ranks), dtype=np.int32)
+    assign_rows(rows, coarse, Patience(n_seen, n_seen_by_weak), ranked)
+    return ranked
+
+
 def test_assignment_finds_the_best_cell(faces):
     coarse = group(faces[:400])
     assert len(coarse.groups) > 3 * 16
-    labels = np.empty(len(faces), dtype=np.int32)
-    assign_rows(faces, coarse, 16, labels)
-    assert (labels == sort_all(faces, coarse.centres)[:, 0]).mean() > 0.85
-    assign_rows(faces, coarse, 10_000, labels)
-    assert (labels == sort_all(faces, coarse.centres)[:, 0]).mean() > 0.999
+    best = sort_all(faces, coarse.centres)
+    assert (assign(faces, coarse, 16, 16)[:, 0] == best[:, 0]).mean() > 0.85
+    assert (assign(faces, coarse, 10_000, 10_000)[:, 0] == best[:, 0]).mean() > 0.999
+    assert (assign(faces, coarse, 10_000, 10_000, 9) == best[:, :9]).mean() > 0.998
+
+
+def test_the_least_similar_rows_look_into_more_groups(faces):
+    coarse = group(faces[:400])
+    hasty, patient, careful = (assign(faces, coarse, *seen, 5) for seen in ((2, 2), (2, 30), (30, 30)))
+    best = np.take_along_axis(faces @ coarse.centres.T, hasty[:, :1], axis=1)[:, 0]
+    weak = best < np.partition(best, 1200)[1200]
+    assert (patient[~weak] == hasty[~weak]).all()
+    assert (patient[weak] == careful[weak]).all()
+    assert (hasty[weak] != careful[weak]).any()
+
+
+def test_rows_that_see_too_few_cells_say_so(faces):
+    coarse = group(faces[:40])
+    ranked = assign(faces[:100], coarse, 1, 1, 40)
+    sizes = np.diff(coarse.group_starts)[np.argmax(faces[:100] @ coarse.groups.T, axis=1)]
+    assert ((ranked >= 0).sum(axis=1) == sizes).all()
 
 
 def test_groups_hold_every_centre_once(faces):

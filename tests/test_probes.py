@@ -6,6 +6,7 @@ from starfc.features import Features
 from starfc.neighborlists import Lists
 from starfc.probes import (
     Probes,
+    Reach,
     Sample,
     _find_margins,
     _is_reached,
@@ -18,8 +19,6 @@ from starfc.rowstore import read_range
 from starfc.steps import Steps
 from starfc.synth import make_faces
 
-ALL = 1 << 30
-
 
 @pytest.fixture(scope="module")
 def celled():
@@ -29,24 +28,55 @@ def celled():
     return store, cells
 
 
-def rank(store, cells, n_probes, n_seen=ALL):
+@pytest.fixture(scope="module")
+def many_celled():
+    """As if there were many cells."""
+    faces = make_faces(4000, people=100, dim=32, seed=3)[0]
+    noise = np.random.default_rng(0).standard_normal((1000, 32)).astype(np.float32)
+    faces[500:1500] = faces[7] + 0.02 * noise  # one cell that is split
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in (("FEW_CELLS", 0), ("_SEEN_GROUPS", 4), ("_SEEN_BY_WEAK", 8), ("_N_NEXT", 6)):
+            patch.setattr(f"starfc.cells.{name}", value)
+        cells, store = make_cells(Features(faces), 30, 0, Steps())
+    return store, cells
+
+
+def rank(store, cells, n_probes, reach=None):
     steps = Steps()
-    return rank_probes(store, cells, n_probes, n_seen, steps.open("probes"), steps)
+    return rank_probes(store, cells, n_probes, reach, steps.open("probes"), steps)
 
 
 def test_probes_are_the_nearest_other_cells(celled):
     store, cells = celled
     probes = rank(store, cells, 6).cells
-    centres = np.empty_like(cells.coarse.centres)
-    centres[cells.coarse.source] = cells.coarse.centres
-    scores = read_range(store, 0, 4000) @ centres.T
+    scores = read_range(store, 0, 4000) @ cells.centres.T
     scores[np.arange(4000), cells.owners] = -np.inf
     assert (probes == np.argsort(-scores, axis=1, kind="stable")[:, :6]).mean() > 0.999
 
 
-def test_nobody_probes_its_own_cell(celled):
-    store, cells = celled
-    assert not (rank(store, cells, 20, 5).cells == cells.owners[:, None]).any()
+def test_probes_are_the_nearest_of_those_around_and_those_that_came_next(many_celled):
+    store, cells = many_celled
+    assert cells.next_best.shape == (4000, 6)
+    n_parts = np.diff(cells.firsts)
+    assert n_parts.max() > 1 and n_parts.sum() == cells.n_cells
+    probes = rank(store, cells, 12, Reach(1 << 30, 7))
+    near = cells.centres @ cells.centres.T
+    np.fill_diagonal(near, -np.inf)
+    rows = read_range(store, 0, 4000)
+    for place in range(0, 4000, 61):
+        around = np.argsort(-near[cells.owners[place]], kind="stable")[:7]
+        next_best = [old for old in cells.next_best[cells.order[place]] if old >= 0 and n_parts[old]]
+        listed = {*around, *(cells.firsts[old] + place % n_parts[old] for old in next_best)} - {cells.owners[place]}
+        expected = np.sort(cells.centres[sorted(listed)] @ rows[place])[::-1][:12]
+        found = probes.cells[place][probes.cells[place] >= 0]
+        assert len(found) == len(expected) and len(set(found.tolist())) == len(found)
+        np.testing.assert_allclose(probes.scores[place, : len(found)], expected, atol=1e-5)
+        np.testing.assert_allclose(cells.centres[found] @ rows[place], expected, atol=1e-5)
+
+
+def test_nobody_probes_its_own_cell(celled, many_celled):
+    assert not (rank(*celled, 20).cells == celled[1].owners[:, None]).any()
+    assert not (rank(*many_celled, 20, Reach(5, 9)).cells == many_celled[1].owners[:, None]).any()
 
 
 def count_probes(probes, floors, margin):

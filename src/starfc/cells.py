@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .centres import (
+    RANKED_ROWS,
     Coarse,
+    Patience,
     assign_nearest,
     assign_rows,
     average_cells,
@@ -40,7 +42,11 @@ _CELL_ROWS = 32  # rows a cell has on average; twice as many where more neighbou
 _LARGEST_CELL = 4  # times the average
 _ROWS_PER_CENTRE = 8  # sample that the centres are trained on
 _N_ROUNDS = 2
+_SEEN_IN_TRAINING = 8  # groups looked at for the cell of a row of the sample
 _SEEN_GROUPS = 16  # groups looked at for the cell of a row
+_SEEN_BY_WEAK = 160  # groups looked at by a row that is far from all it has found
+_N_NEXT = 32  # cells kept that come next
+FEW_CELLS = 4608  # up to so many cells, a join ranks them all: looking around would hardly save time
 _MOST_PARTS = 64  # parts a large cell is split into at once
 _CHUNK_ROWS = 4096  # rows assigned or stored by one task
 _AVERAGED_CELLS = 64  # cells averaged by one task
@@ -58,16 +64,30 @@ class Cells:
         First place of each cell.
     coarse : Coarse
         Their centres; `coarse.source` says whose.
+    next_best : int32 (n, t)
+        Which cells came next, best first, when each row (not place) was assigned, -1: none; numbered as before some
+        were split.
+    firsts : int64 (m' + 1,)
+        Which is the first cell made of each of those, so that those without rows were made into none.
     """
 
     order: NDArray[np.int32]
     starts: NDArray[np.int64]
     coarse: Coarse
+    next_best: NDArray[np.int32]
+    firsts: NDArray[np.int64]
 
     @property
     def n_cells(self) -> int:
         """Number of cells."""
         return len(self.starts) - 1
+
+    @property
+    def centres(self) -> NDArray[np.float32]:
+        """Mean direction of each cell, float32 (m, d)."""
+        centres = np.empty_like(self.coarse.centres)
+        centres[self.coarse.source] = self.coarse.centres
+        return centres
 
     @property
     def owners(self) -> NDArray[np.int32]:
@@ -77,9 +97,18 @@ class Cells:
     @property
     def places(self) -> NDArray[np.int32]:
         """Where each row stands, int32 (n,)."""
-        places = np.empty_like(self.order)
-        places[self.order] = np.arange(len(places), dtype=np.int32)
-        return places
+        return find_places(self.order)
+
+
+def find_places(order: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return where each row stands in an order.
+
+    >>> find_places(np.array([2, 0, 1], dtype=np.int32))
+    array([1, 2, 0], dtype=int32)
+    """
+    places = np.empty_like(order)
+    places[order] = np.arange(len(places), dtype=np.int32)
+    return places
 
 
 def make_cells(features: Features, k: int, seed: int, steps: Steps) -> tuple[Cells, NDArray[Any]]:
@@ -87,24 +116,26 @@ def make_cells(features: Features, k: int, seed: int, steps: Steps) -> tuple[Cel
     n, dim = len(features), features.dim
     cell_rows = choose_cell_rows(k)
     coarse = _train_coarse(features, max(2, n // cell_rows), seed, steps)
+    n_ranks = 1 if len(coarse.centres) <= FEW_CELLS else 1 + _N_NEXT
     assigned = steps.open("labels")
-    labels = assigned.array("labels", (n,), np.int32)
+    ranked = assigned.array("labels", (n, n_ranks), np.int32)
+    patience = Patience(_SEEN_GROUPS, _SEEN_GROUPS if n_ranks == 1 else _SEEN_BY_WEAK)
 
     def assign(start: int, stop: int) -> None:
-        assign_rows(features.read(start, stop), coarse, _SEEN_GROUPS, labels[start:stop])
+        assign_rows(features.read(start, stop), coarse, patience, ranked[start:stop])
 
-    steps.run_tiles(assigned, cut_evenly(n, _CHUNK_ROWS), assign, "knn: cells")
-    order, starts = sort_by_label(_split_large(features, labels, cell_rows, seed))
+    steps.run_tiles(assigned, cut_evenly(n, RANKED_ROWS), assign, "knn: cells")
+    labels, firsts = _split_large(features, np.ascontiguousarray(ranked[:, 0]), cell_rows, seed)
+    order, starts = sort_by_label(labels)
     kept = steps.open("rows")
     store = kept.array("rows", (n, dim), store_type())
-    cells = Cells(order, starts, coarse)
-    places = cells.places
+    places = find_places(order)
 
     def put(start: int, stop: int) -> None:
         put_rows(store, places[start:stop], features.read(start, stop))
 
     steps.run_tiles(kept, cut_evenly(n, _CHUNK_ROWS), put, "knn: rows")
-    return Cells(order, starts, _find_coarse(store, starts, seed)), store
+    return Cells(order, starts, _find_coarse(store, starts, seed), ranked[:, 1:], firsts), store
 
 
 def choose_cell_rows(k: int) -> int:
@@ -151,14 +182,15 @@ def _train_coarse(features: Features, n_cells: int, seed: int, steps: Steps) -> 
 
 def _assign_sample(rows: NDArray[Any], coarse: Coarse, pool: Executor) -> NDArray[np.int32]:
     """Return the cell of each row of a sample."""
-    labels = np.empty(len(rows), dtype=np.int32)
+    ranked = np.empty((len(rows), 1), dtype=np.int32)
+    patience = Patience(_SEEN_IN_TRAINING, _SEEN_IN_TRAINING)
 
     def assign(start: int) -> None:
         stop = min(start + _CHUNK_ROWS, len(rows))
-        assign_rows(read_range(rows, start, stop), coarse, _SEEN_GROUPS, labels[start:stop])
+        assign_rows(read_range(rows, start, stop), coarse, patience, ranked[start:stop])
 
     list(pool.map(assign, range(0, len(rows), _CHUNK_ROWS)))
-    return labels
+    return ranked[:, 0]
 
 
 def _find_coarse(store: NDArray[Any], starts: NDArray[np.int64], seed: int) -> Coarse:
@@ -174,8 +206,13 @@ def _find_coarse(store: NDArray[Any], starts: NDArray[np.int64], seed: int) -> C
         return group_centres(centres, seed, pool)
 
 
-def _split_large(features: Features, labels: NDArray[np.int32], cell_rows: int, seed: int) -> NDArray[np.int32]:
-    """Split every cell of too many rows, and number the cells without gaps, those of a split one behind the other."""
+def _split_large(
+    features: Features, labels: NDArray[np.int32], cell_rows: int, seed: int
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Split every cell of too many rows, and number the cells without gaps, those of a split one behind the other.
+
+    Returns the new labels, and the first new cell of each old one.
+    """
     order, starts = sort_by_label(labels)
     sizes = np.diff(starts)
     large = np.flatnonzero(sizes > _LARGEST_CELL * cell_rows)
@@ -189,8 +226,8 @@ def _split_large(features: Features, labels: NDArray[np.int32], cell_rows: int, 
 
     with start_workers() as pool:
         list(pool.map(split, large.tolist()))
-    firsts = (np.cumsum(n_parts) - n_parts).astype(np.int32)
-    return firsts[labels] + part_of
+    firsts = np.concatenate(([0], np.cumsum(n_parts)))
+    return (firsts[labels] + part_of).astype(np.int32), firsts
 
 
 def _split_members(

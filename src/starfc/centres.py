@@ -5,7 +5,8 @@ In: unit rows. Out: centres in groups (Coarse), and for every row the numbers of
 With one centre per 32 rows, comparing n rows with all centres costs n^2. So the centres are themselves grouped by
 k-means, into about the root of their number: a row is compared with the groups and then only with the centres of the
 best ones, which costs n^1.5 with a small constant. A near cell in a far group is missed; how many groups are looked at
-is the trade-off. It need not be many: what a ranking misses, neighbours of neighbours mostly find (expansion.py).
+is the trade-off. It need not be many for most rows: what they miss, neighbours of neighbours mostly find
+(expansion.py). The fifth of the rows that is farthest from all it has found looks into ten times as many.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from .workers import get_buffer
 
 _GATHERED_ROWS = 1024  # rows multiplied with the centres of a group at once
 _GUESSED_BELOW = np.float32(0.01)  # the worst of a row's best is guessed to be so much below that of the row before it
+_WEAK_SHARE = 0.2  # on a million faces they had 70 % of the missing neighbours
 RANKED_ROWS = 16384  # rows ranked at once; many make the products with a group's few centres worthwhile
 
 
@@ -46,6 +48,13 @@ class Coarse(NamedTuple):
     source: NDArray[np.int32]
     groups: NDArray[np.float32]
     group_starts: NDArray[np.int64]
+
+
+class Patience(NamedTuple):
+    """How many groups a row looks into for its cells."""
+
+    n_seen: int
+    n_seen_by_weak: int  # by the share of rows whose best cell is the least similar
 
 
 # --- k-means ---------------------------------------------------------------------------------------------------------
@@ -134,11 +143,31 @@ def sort_by_label(labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray
 
 
 @njit(cache=True, nogil=True)
-def assign_rows(rows, coarse, n_seen, labels) -> None:  # type: ignore[no-untyped-def]
-    """Set the best cell of each row, out of those in its n_seen best groups; the first of equals."""
-    chosen = _choose_groups(rows, coarse.groups, min(n_seen, len(coarse.groups)))
+def assign_rows(rows, coarse, patience, ranked) -> None:  # type: ignore[no-untyped-def]
+    """Set the best cells of each row, best first, out of those in its best groups; -1 where it saw fewer.
+
+    Rows that are far from all they find look on: they are the ones whose neighbours are missed most.
+    """
+    ranked[:] = -1
+    scores = np.full(ranked.shape, -np.inf, dtype=np.float32)
+    n_groups = len(coarse.groups)
+    n_seen = min(patience.n_seen, n_groups)
+    _rank_as_seen(rows, coarse, _choose_groups(rows, coarse.groups, n_seen), ranked, scores)
+    if min(patience.n_seen_by_weak, n_groups) <= n_seen:
+        return
+    best = scores[:, 0].copy()
+    floor = np.partition(best, int(_WEAK_SHARE * len(best)))[int(_WEAK_SHARE * len(best))]
+    weak = np.flatnonzero(best < floor)
+    some, some_ranked, some_scores = rows[weak], ranked[weak], scores[weak]
+    more = _choose_groups(some, coarse.groups, min(patience.n_seen_by_weak, n_groups))
+    _rank_as_seen(some, coarse, np.ascontiguousarray(more[:, n_seen:]), some_ranked, some_scores)
+    ranked[weak] = some_ranked
+
+
+@njit(cache=True, nogil=True)
+def _rank_as_seen(rows, coarse, chosen, ranked, scores):  # type: ignore[no-untyped-def]
+    """Insert the cells of each row's chosen groups into its ranking, group by group."""
     starts, choosers = invert_lists(chosen, len(coarse.groups))
-    best = np.full(len(rows), -np.inf, dtype=np.float32)
     gathered = np.empty((_GATHERED_ROWS, rows.shape[1]), dtype=np.float32)
     for group in range(len(coarse.groups)):
         first, last = coarse.group_starts[group], coarse.group_starts[group + 1]
@@ -146,12 +175,23 @@ def assign_rows(rows, coarse, n_seen, labels) -> None:  # type: ignore[no-untype
             here = choosers[start : min(start + _GATHERED_ROWS, starts[group + 1])]
             for i in range(len(here)):
                 copy_row(rows[here[i]], gathered[i])
-            scores = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
+            products = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
             for i in range(len(here)):
-                j = np.argmax(scores[i])
-                if scores[i, j] > best[here[i]]:
-                    best[here[i]] = scores[i, j]
-                    labels[here[i]] = first + j
+                _insert_cells(products[i], first, ranked[here[i]], scores[here[i]])
+
+
+@njit(cache=True, nogil=True)
+def _insert_cells(products, first, ranked, scores):  # type: ignore[no-untyped-def]
+    """Insert consecutive cells into a ranking, equals behind each other."""
+    last = len(scores) - 1
+    for j in range(len(products)):
+        score = products[j]
+        if score > scores[last]:
+            at = last
+            while at > 0 and scores[at - 1] < score:
+                scores[at], ranked[at] = scores[at - 1], ranked[at - 1]
+                at -= 1
+            scores[at], ranked[at] = score, first + j
 
 
 def rank_cells(
@@ -182,7 +222,7 @@ def _rank_all_cells(rows, coarse, ranked, scores):  # type: ignore[no-untyped-de
     for start in range(0, len(rows), CHUNK_ROWS):
         products = np.dot(rows[start : start + CHUNK_ROWS], coarse.centres.T)
         for i in range(len(products)):
-            guess = _rank_line(products[i], names, everything, guess, keys, ranked[start + i], scores[start + i])
+            guess = rank_line(products[i], names, everything, guess, keys, ranked[start + i], scores[start + i])
     _number_as_before(coarse, ranked)
 
 
@@ -194,12 +234,12 @@ def _rank_in_groups(rows, coarse, chosen, ends, lines, ranked, scores):  # type:
     guess = np.float32(-np.inf)
     for i in range(len(rows)):
         begin, end = find_line(ends, i)
-        guess = _rank_line(lines[begin:end], chosen[i], coarse.group_starts, guess, keys, ranked[i], scores[i])
+        guess = rank_line(lines[begin:end], chosen[i], coarse.group_starts, guess, keys, ranked[i], scores[i])
     _number_as_before(coarse, ranked)
 
 
 @njit(cache=True, nogil=True)
-def _rank_line(line, names, starts, guess, keys, ranked, scores):  # type: ignore[no-untyped-def]
+def rank_line(line, names, starts, guess, keys, ranked, scores) -> np.float32:  # type: ignore[no-untyped-def]
     """Set the best members of the named runs, best first, and their scores; return a guess for the next line.
 
     Which is that the worst of its best will be somewhat below that of this one. A good guess saves a search for a floor
@@ -212,7 +252,8 @@ def _rank_line(line, names, starts, guess, keys, ranked, scores):  # type: ignor
     n_kept = sort_keys(keys, n_kept, most)
     for j in range(n_kept):
         ranked[j], scores[j] = unpack_row(keys[j]), unpack_similarity(keys[j])
-    return scores[n_kept - 1] - _GUESSED_BELOW if n_kept else guess
+    floor: np.float32 = scores[n_kept - 1] - _GUESSED_BELOW if n_kept else guess
+    return floor
 
 
 @njit(cache=True, nogil=True)
@@ -236,7 +277,7 @@ def _choose_groups(rows, groups, n_seen):  # type: ignore[no-untyped-def]
     for start in range(0, len(rows), CHUNK_ROWS):
         products = np.dot(rows[start : start + CHUNK_ROWS], groups.T)
         for i in range(len(products)):
-            guess = _rank_line(products[i], names, everything, guess, keys, chosen[start + i], scores)
+            guess = rank_line(products[i], names, everything, guess, keys, chosen[start + i], scores)
     return chosen
 
 
