@@ -60,6 +60,20 @@ def test_seed_matters_and_is_enough(faces):
     assert (first.order != other.order).any()
 
 
+class Lazy(cellknn._Effort):
+    """An effort that is no greater for more neighbours."""
+
+    def scale(self, k):
+        return self
+
+
+def be_lazy(monkeypatch, efforts, n_next):
+    """Look around as if there were many cells, but not far."""
+    monkeypatch.setattr(cells, "FEW_CELLS", 0)
+    monkeypatch.setattr(cells, "_choose_next", lambda k: n_next)
+    monkeypatch.setattr(cellknn, "_EFFORTS", efforts)
+
+
 @pytest.mark.parametrize("effort", [0, 1, 2])
 def test_any_effort_gets_there(faces, monkeypatch, effort):
     monkeypatch.setattr(cellknn, "_EFFORTS", cellknn._EFFORTS[effort:])
@@ -69,9 +83,7 @@ def test_any_effort_gets_there(faces, monkeypatch, effort):
 
 
 def test_all_pairs_are_the_last_resort(faces, monkeypatch):
-    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(Reach(2, 1), 1, 1),))
-    monkeypatch.setattr(cells, "FEW_CELLS", 0)
-    monkeypatch.setattr(cells, "_N_NEXT", 1)
+    be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1)], n_next=1)
     graph = build(faces, k=16, recall=0.999)
     assert (graph.neighbors == join_rows(faces, 16).neighbors).mean() > 0.999
     assert measure_recall(Features(faces), graph)[0] == 1
@@ -79,9 +91,7 @@ def test_all_pairs_are_the_last_resort(faces, monkeypatch):
 
 
 def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):
-    monkeypatch.setattr(cells, "FEW_CELLS", 0)
-    monkeypatch.setattr(cells, "_N_NEXT", 2)
-    monkeypatch.setattr(cellknn, "_EFFORTS", (cellknn._Effort(Reach(3, 2), 2, 2), *cellknn._EFFORTS[2:]))
+    be_lazy(monkeypatch, [Lazy(Reach(3, 2), 2, 2), cellknn._EFFORTS[2]], n_next=2)
     with caplog.at_level("DEBUG", "starfc.cellknn"):
         graph = build(faces, k=20)
     check_graph(graph, faces)
@@ -184,13 +194,7 @@ def test_killed_and_started_again(faces, tmp_path):
 
 def test_stopped_after_any_part_and_started_again(faces, tmp_path, monkeypatch):
     """Ever a little later, through an effort that fails and one that takes rounds of expansion."""
-    monkeypatch.setattr(cells, "FEW_CELLS", 0)
-    monkeypatch.setattr(cells, "_N_NEXT", 1)
-    monkeypatch.setattr(
-        cellknn,
-        "_EFFORTS",
-        (cellknn._Effort(Reach(1, 1), 1, 1), cellknn._Effort(Reach(3, 3), 3, 2), cellknn._EFFORTS[2]),
-    )
+    be_lazy(monkeypatch, [Lazy(Reach(1, 1), 1, 1), Lazy(Reach(3, 3), 3, 2), cellknn._EFFORTS[2]], n_next=1)
     expected = build(faces, k=20)
     stages = []
 

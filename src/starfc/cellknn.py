@@ -11,7 +11,7 @@ In: Features. Out: neighbours and similarities of every row, and the cell order.
 
 How far is far enough is measured, on queries whose true neighbours are found exactly: if step 3 alone can bring the
 wanted recall, it is taken so far; else it is kept short and followed by rounds of step 4 until the recall is there. If
-the rounds stop helping before that, more cells are ranked and the join starts anew; if all of that is not
+the rounds stop helping before that, more cells are ranked and the join goes on from there; if all of that is not
 enough, as for rows without any structure, all pairs are compared after all.
 """
 
@@ -31,7 +31,7 @@ from .exact import join_exactly
 from .expansion import expand_lists
 from .features import Features
 from .neighborlists import Lists, offer_back, open_lists
-from .probes import Probes, Reach, Sample, choose_margin, choose_margin_for, draw_sample, rank_probes
+from .probes import Reach, Sample, choose_margin, choose_margin_for, draw_sample, rank_probes
 from .scratch import Scratch
 from .steps import Steps
 
@@ -44,6 +44,11 @@ class _Effort(NamedTuple):
     reach: Reach  # cells that a row ranks
     n_ranks: int  # of them that are kept
     n_far: int  # of them that are looked into, on average, where expansion has to do the rest
+
+    def scale(self, k: int) -> _Effort:
+        """Return what it takes at least for k neighbours: many are in many cells, and are dear to expand."""
+        reach = self.reach._replace(n_cells=max(self.reach.n_cells, 16 * k // 5))
+        return _Effort(reach, max(self.n_ranks, 4 * k // 5), max(self.n_far, 2 * k // 5))
 
 
 _EFFORTS = (
@@ -68,10 +73,14 @@ def find_neighbors(
     failed = levels.array("failed", (len(_EFFORTS),), np.uint8)
     if levels.folder is None:
         failed[:] = 0
+    before: _Search | None = None
     for level in range(0 if recall < 0.98 else 1, len(_EFFORTS)):
+        search = _Search(store, cells, k, sample, recall, level, before, steps)
+        before = search
         if failed[level]:
-            continue  # an earlier run has found that out
-        search = _look(store, cells, k, sample, recall, level, steps)
+            search.skip()  # an earlier run has found that out
+            continue
+        search.look()
         # The last word has what was found: a margin for chance is asked of what can still be improved.
         if search.reached or search.found >= recall:
             final = steps.open("graph")
@@ -80,53 +89,36 @@ def find_neighbors(
             _map_back(search.lists, cells.order, neighbors, similarities)
             return neighbors, similarities, cells.order
         failed[level] = 1
-        search.close()
     return *join_exactly(features.read, len(features), features.dim, k, steps.progress), cells.order
-
-
-def _look(
-    store: NDArray[Any], cells: Cells, k: int, sample: Sample, recall: float, level: int, steps: Steps
-) -> _Search:
-    """Rank, join and expand with one effort."""
-    effort = _EFFORTS[level]
-    n_ranks = min(max(effort.n_ranks, 4 * k // 5), cells.n_cells - 1)
-    reach = effort.reach if cells.next_best.shape[1] else None
-    probes = rank_probes(store, cells, n_ranks, reach, steps.open(f"probes{level}"), steps)
-    search = _Search(store, cells, probes, k, sample, recall, level, steps)
-    search.look_near()
-    if not search.reached:
-        search.look_far()
-    while not search.reached and search.expand():
-        pass
-    return search
 
 
 class _Search:
     """The lists of one effort on their way to the wanted recall, stage by stage.
 
-    What each stage has found is noted, so that a run that goes on where another was killed need not have the lists of
-    all stages, only of the last two.
+    They start from what a lesser effort has found. What each stage has found is noted, so that a run that goes on where
+    another was killed need not have the lists of all stages, only of the last two.
     """
 
     def __init__(
         self,
         store: NDArray[Any],
         cells: Cells,
-        probes: Probes,
         k: int,
         sample: Sample,
         recall: float,
         level: int,
+        before: _Search | None,
         steps: Steps,
     ) -> None:
-        self.store, self.cells, self.probes, self.k = store, cells, probes, k
-        self.sample, self.recall, self.level, self.steps = sample, recall, level, steps
-        self.owners = cells.owners
+        self.store, self.cells, self.k, self.sample = store, cells, k, sample
+        self.recall, self.level, self.before, self.steps = recall, level, before, steps
+        self.effort, self.owners = _EFFORTS[level].scale(k), cells.owners
         self.reached, self.found = False, 0.0
-        self._names: list[str] = []  # of the stages that are done
+        self._stages = ["near", "far", *(f"round{number}" for number in range(len(_FOLLOWED)))]
+        self._names: list[str] = []  # of those that are done
         notes = steps.open(f"stages{level}")
-        self._founds = notes.array("found", (2 + len(_FOLLOWED),), np.float64)
-        self._reached = notes.array("reached", (2 + len(_FOLLOWED),), np.uint8)
+        self._founds = notes.array("found", (len(self._stages),), np.float64)
+        self._reached = notes.array("reached", (len(self._stages),), np.uint8)
         if notes.folder is None:
             self._founds[:] = 0
         self._kept: dict[str, Lists] = {}
@@ -136,6 +128,23 @@ class _Search:
         """The lists of the last stage."""
         return self._get(self._names[-1])
 
+    def look(self) -> None:
+        """Rank, join and expand until the recall is there or all has been tried."""
+        n_ranks = min(self.effort.n_ranks, self.cells.n_cells - 1)
+        reach = self.effort.reach if self.cells.next_best.shape[1] else None
+        self.probes = rank_probes(self.store, self.cells, n_ranks, reach, self._open("probes"), self.steps)
+        self.look_near()
+        if not self.reached:
+            self.look_far()
+        while not self.reached and self.expand():
+            pass
+        del self.probes  # may be as large as the lists
+        self._close("probes")
+
+    def skip(self) -> None:
+        """Take up what an earlier run has found with this effort."""
+        self._names = self._stages[: int((self._founds > 0).sum())]
+
     def look_near(self) -> None:
         """Look into the own cell and the nearest ones."""
 
@@ -143,9 +152,13 @@ class _Search:
             return np.hstack((self.owners[start:stop, None], self.probes.cells[start:stop, :_NEAR_PROBES]))
 
         def look() -> tuple[Lists, bool]:
-            return join_cells(self.store, self.cells, choose, None, self.k, self._open("near"), self.steps), False
+            start = None if self.before is None else self.before.lists
+            return join_cells(self.store, self.cells, choose, start, self.k, self._open("near"), self.steps), False
 
         self._do("near", look)
+        if self.before is not None:
+            self.before.close()
+            self.before = None
 
     def look_far(self) -> None:
         """Look into as many more cells as the recall takes, or, where no number of them will do, as the effort says."""
@@ -153,8 +166,9 @@ class _Search:
         def look() -> tuple[Lists, bool]:
             floors = self.lists.find_floors()
             enough = choose_margin(self.probes, self.owners, self.lists, floors, self.sample, self.recall)
-            n_far = _EFFORTS[self.level].n_far
-            margin = choose_margin_for(n_far, self.probes, floors, self.sample) if enough is None else enough
+            margin = enough
+            if margin is None:
+                margin = choose_margin_for(self.effort.n_far, self.probes, floors, self.sample)
 
             def choose(start: int, stop: int) -> NDArray[np.int32]:
                 margins = self.probes.scores[start:stop, _NEAR_PROBES:] - floors[start:stop, None]
@@ -197,19 +211,19 @@ class _Search:
             self._reached[stage] = reached or (made_for_it and share - (1 - self.recall) / 16 >= self.recall)
             self._founds[stage] = share  # last: it says that the stage is done
             self._kept[name] = lists
-            self.steps.close(f"{name}{self.level}")
+            self._close(name)
             if stage >= 2:
                 self._kept.pop(self._names[stage - 2], None)
-                self.steps.close(f"{self._names[stage - 2]}-both{self.level}")
+                self._close(f"{self._names[stage - 2]}-both")
         self.reached, self.found = bool(self._reached[stage]), float(self._founds[stage])
         self._names.append(name)
         _log.debug("%s found %.4f", name, self.found)
 
     def close(self) -> None:
-        """Remove all files of the search."""
+        """Remove all files of the search but its notes."""
         self._kept.clear()
-        for name in ("probes", "stages", *(f"{name}-both" for name in self._names)):
-            self.steps.close(f"{name}{self.level}")
+        for name in self._names:
+            self._close(f"{name}-both")
 
     def _get(self, name: str) -> Lists:
         """Return the lists of one of the last two stages."""
@@ -219,6 +233,9 @@ class _Search:
 
     def _open(self, name: str) -> Scratch:
         return self.steps.open(f"{name}{self.level}")
+
+    def _close(self, name: str) -> None:
+        self.steps.close(f"{name}{self.level}")
 
 
 @njit(cache=True, parallel=True)

@@ -45,7 +45,6 @@ _N_ROUNDS = 2
 _SEEN_IN_TRAINING = 8  # groups looked at for the cell of a row of the sample
 _SEEN_GROUPS = 16  # groups looked at for the cell of a row
 _SEEN_BY_WEAK = 160  # groups looked at by a row that is far from all it has found
-_N_NEXT = 32  # cells kept that come next
 FEW_CELLS = 4608  # up to so many cells, a join ranks them all: looking around would hardly save time
 _MOST_PARTS = 64  # parts a large cell is split into at once
 _CHUNK_ROWS = 4096  # rows assigned or stored by one task
@@ -116,7 +115,7 @@ def make_cells(features: Features, k: int, seed: int, steps: Steps) -> tuple[Cel
     n, dim = len(features), features.dim
     cell_rows = choose_cell_rows(k)
     coarse = _train_coarse(features, max(2, n // cell_rows), seed, steps)
-    n_ranks = 1 if len(coarse.centres) <= FEW_CELLS else 1 + _N_NEXT
+    n_ranks = 1 if len(coarse.centres) <= FEW_CELLS else 1 + _choose_next(k)
     assigned = steps.open("labels")
     ranked = assigned.array("labels", (n, n_ranks), np.int32)
     patience = Patience(_SEEN_GROUPS, _SEEN_GROUPS if n_ranks == 1 else _SEEN_BY_WEAK)
@@ -145,6 +144,15 @@ def choose_cell_rows(k: int) -> int:
     (32, 64)
     """
     return _CELL_ROWS if k < 1.5 * _CELL_ROWS else 2 * _CELL_ROWS
+
+
+def _choose_next(k: int) -> int:
+    """Return how many cells a row keeps that come next to its own.
+
+    >>> _choose_next(30), _choose_next(80)
+    (32, 64)
+    """
+    return max(32, 4 * k // 5)
 
 
 def _train_coarse(features: Features, n_cells: int, seed: int, steps: Steps) -> Coarse:

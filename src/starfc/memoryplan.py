@@ -194,7 +194,7 @@ def _need_for_knn(sizes: Sizes) -> _Need:
     if sizes.knn == "cells":
         # Held: the sample that centres are trained on and some arrays of n. In files: the rows as halves, the ranked
         # cells, and the lists of the last two steps.
-        return _Need(n * (dim + 8 * dim // 10 + k + 160), n * (2 * dim + 460 + 56 * k))
+        return _Need(n * (dim + 8 * dim // 10 + k + 160), n * (2 * dim + 460 + 58 * k))
     return _Need(0, 0)
 
 
