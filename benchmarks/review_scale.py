@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
 import time
@@ -125,22 +126,24 @@ DRAWN = (
 )
 
 
-def watch_browser(driver, url: str, up: float) -> None:
-    """Print how long a person waits in front of the page."""
+def watch_browser(driver, url: str, up: float) -> float:
+    """Print how long a person waits in front of the page; return the seconds until the wall was drawn."""
     driver.get(url)
     wait_for(driver, "return document.querySelector('#wall .card')")
     print(f"browser: cards of the wall {time.perf_counter() - up:.2f} s after the server was up")
     wait_for(driver, DRAWN)
-    print(f"browser: every face in sight drawn {time.perf_counter() - up:.2f} s after the server was up")
+    drawn = time.perf_counter() - up
+    print(f"browser: every face in sight drawn {drawn:.2f} s after the server was up")
     driver.execute_script("const wall = document.querySelector('#wall'); wall.scrollTop = wall.scrollHeight / 2")
     time.sleep(0.1)
     print(f"browser: middle of the wall drawn in {0.1 + wait_for(driver, DRAWN):.2f} s")
     driver.execute_script("document.querySelector('#wall .card').click()")
     print(f"browser: cluster opened in {wait_for(driver, 'return document.querySelector(`#faces .tile`)'):.2f} s")
+    return drawn
 
 
-def measure(url: str, pid: int, n_actions: int) -> None:
-    """Print what a person would feel."""
+def measure(url: str, pid: int, n_actions: int) -> float:
+    """Print what a person would feel; return the median seconds of an action."""
     wall, first = get(url, "api/wall?count=60")
     print(f"first page of the wall ({wall['total']} clusters): {1000 * first:.0f} ms")
     for sort in ("doubt", "cohesion", "size"):
@@ -172,13 +175,33 @@ def measure(url: str, pid: int, n_actions: int) -> None:
     for kind, taken in times.items():
         median, slow = 1000 * np.median(taken), 1000 * np.quantile(taken, 0.95)
         print(f"{kind:<14} median {median:.0f} ms, p95 {slow:.0f} ms (n = {len(taken)})")
+    kinds = ("merge", "move", "split", "name", "answer", "undo")
+    every = float(np.median(np.concatenate([times[kind] for kind in kinds if kind in times])))
+    print(f"all actions    median {1000 * every:.0f} ms, RSS {rss_gb(pid):.2f} GB")
     print(f"people at every strictness: {get(url, 'api/levels')[1]:.1f} s")
     tau1 = get(url, "api/summary")[0]["tau1"]
     for step in (0.05, 0.2, -0.1):
         found, seconds = post(url, kind="strictness", tau1=tau1 + step, request=f"strict{step}")
         print(f"strictness {tau1 + step:.2f} ({found['summary']['n_clusters']} clusters): {seconds:.1f} s", end=", ")
         print(f"undo of it: {post(url, kind='undo', request=f'loose{step}')[1]:.1f} s, RSS {rss_gb(pid):.2f} GB")
+    post(url, kind="strictness", tau1=tau1 + 0.05, request="strict again")
+    seconds = [post(url, request=f"burst{number}", **wanted)[1] for number, wanted in enumerate(plan_burst(url))]
+    print(
+        f"{len(seconds)} merges and splits in a burst, at another strictness: median {1000 * np.median(seconds):.0f} ms"
+    )
     print(f"RSS {rss_gb(pid):.2f} GB, peak since start {rss_gb(pid, 'VmHWM'):.2f} GB")
+    return every
+
+
+def plan_burst(url: str, count: int = 250) -> list[dict[str, Any]]:
+    """Return merges and splits of as many clusters as they need, none mentioned twice."""
+    clusters = []
+    for start in range(0, 3 * count, 60):
+        clusters += get(url, f"api/wall?count=60&start={2000 + start}")[0]["clusters"]
+    large = [cluster["label"] for cluster in clusters if cluster["size"] > 1]
+    merges = [{"kind": "merge", "labels": large[place : place + 2]} for place in range(0, 2 * (len(large) // 3) - 1, 2)]
+    splits = [{"kind": "split", "label": label, "parts": 2} for label in large[2 * (len(large) // 3) :]]
+    return [action for pair in zip(merges, splits, strict=False) for action in pair]
 
 
 def main() -> None:
@@ -207,9 +230,11 @@ def main() -> None:
             url = json.loads(server.stdout.readline())["url"]
             up = time.perf_counter()
             print(f"server up after {up - started:.1f} s, RSS {rss_gb(server.pid):.2f} GB")
-            if driver is not None:
-                watch_browser(driver, url, up)
-            measure(url, server.pid, options.actions)
+            drawn = watch_browser(driver, url, up) if driver is not None else math.nan
+            median = measure(url, server.pid, options.actions)
+            peak = rss_gb(server.pid, "VmHWM")
+            kept = {"wall within 3 s": drawn < 3, "action within 200 ms": median < 0.2, "RSS under 1.5 GB": peak < 1.5}
+            print("; ".join(f"{limit}: {'yes' if held else 'NO'}" for limit, held in kept.items()))
         finally:
             server.kill()
             server.wait()

@@ -20,7 +20,7 @@ FIRST = np.array([0, 0, 0, 1, 1, 2, -1, 5])
 def snapshot(book):
     """Everything a person could see, as plain values."""
     groups = {label: tuple(book.members(label).tolist()) for label in np.unique(book.labels).tolist()}
-    return book.labels.tolist(), dict(book.names), dict(book.answers), groups
+    return book.labels.tolist(), dict(book.names), dict(book.answers), dict(book.skipped), groups
 
 
 def check_members(book):
@@ -42,7 +42,8 @@ def draw_change(data, book):
     if data.draw(st.booleans()):
         pair = tuple(sorted(data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))))
         answers = ((*pair, book.answers.get(pair), data.draw(st.sampled_from([True, False, None]))),)
-    return Change("drawn", faces, book.labels[faces], after, names, answers)
+    skipped = ((1, 2, (1, 2) in book.skipped, True),) if data.draw(st.booleans()) else ()
+    return Change("drawn", faces, book.labels[faces], after, names, answers, skipped=skipped)
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -117,7 +118,7 @@ def test_a_request_counts_once_and_a_change_must_fit(tmp_path):
         journal.book.apply(change)
     assert len(journal) == 1
     assert [entry["title"] for entry in journal.history()] == ["moved"]
-    assert change.labels == [0, 1]
+    assert change.list_labels(9) == [0, 1] and change.list_labels(1) == [0]
     journal.close()
 
 

@@ -3,10 +3,11 @@ import json
 import numpy as np
 import pytest
 
-from starfc.constraints import Person
-from starfc.corrections import NOT_A_FACE, Book, Change, Journal, name_journal
-from starfc.errors import InputError
+from starfc.constraints import Constraints, Person
+from starfc.corrections import NOT_A_FACE, Book, Change, Journal, name_journal, read_book
+from starfc.errors import InputError, OutputError
 from starfc.export import (
+    carry_over,
     export_fiftyone,
     export_folders,
     final_labels,
@@ -105,7 +106,7 @@ def test_constraints_agree_with_the_present_state(book):
     told = make_constraints(book)
     assert told.must.tolist() == [[0, 1]] and told.cannot.tolist() == [[1, 2]]
     assert told.not_faces.tolist() == [5]
-    assert Person(1, 2, "Ann / Lee") in told.people and Person(0, 0) in told.people
+    assert Person(1, 2, "Ann / Lee") in told.people and Person(0, 1) in told.people  # 1 was told from 2
     assert not any(person.label == NOT_A_FACE for person in told.people)
 
 
@@ -139,3 +140,52 @@ def test_command(run, book, images, tmp_path):
     assert "6 faces of 3 people" in outcome.out
     assert run("export", clusters).code == 2
     assert "need the pictures" in run("export", clusters, "--folders", tmp_path / "q").err
+
+
+def test_names_answers_and_non_faces_go_on_in_the_next_run(run, tmp_path):
+    """Review, export, cluster again, review again: nothing has to be said twice."""
+    rng = np.random.default_rng(0)
+    np.save(tmp_path / "faces.npy", np.repeat(rng.normal(size=(6, 16)), 10, axis=0) + 0.3 * rng.normal(size=(60, 16)))
+    first, again = tmp_path / "people.csv", tmp_path / "again.csv"
+    options = ("--k", 12, "--scorer", "cosine", "--partition", "components")
+    assert run("cluster", tmp_path / "faces.npy", "-o", first, *options, "--tau1", 0.5).code == 0
+    labels = load_labels(first)
+    journal = Journal(name_journal(first), labels)
+    whole = np.flatnonzero(labels == labels[0]).astype(np.int32)
+    apart, together = (int(whole[0]), int(whole[5])), (int(whole[0]), int(whole[1]))
+    changes = [
+        Change("named", names=((int(labels[0]), None, "Ann"),)),
+        Change("split", whole[:4], labels[whole[:4]], np.full(4, 99), answers=((*apart, None, False),)),
+        Change("yes", answers=((*together, None, True),)),
+        Change("no face", np.array([59], np.int32), labels[[59]], np.array([NOT_A_FACE])),
+    ]  # fmt: skip
+    for number, change in enumerate(changes):
+        journal.record(change, request=str(number), kind="test")
+    journal.close()
+    assert run("export", first, "--constraints", tmp_path / "told.json").code == 0
+    rerun = ("cluster", tmp_path / "faces.npy", "-o", again, *options, "--tau1", 0.45)
+    for _ in range(2):  # the second time the journal is there already
+        assert run(*rerun, "--constraints", tmp_path / "told.json").code == 0
+    before, after = (read_book(name_journal(path), load_labels(path)) for path in (first, again))
+    assert after.answers == before.answers and sorted(after.names.values()) == ["Ann"]
+    assert after.labels[59] == NOT_A_FACE and after.labels[whole[5]] == before.labels[whole[5]] == labels[0]
+    assert after.labels[whole[0]] == after.labels[whole[1]] != after.labels[whole[5]]
+    assert run("export", again, "--constraints", tmp_path / "told2.json").code == 0
+    told = [json.loads((tmp_path / name).read_text()) for name in ("told.json", "told2.json")]
+    assert [told[0][key] == told[1][key] for key in ("must", "cannot", "not_faces")] == [True] * 3
+    names = [{person["label"]: person["name"] for person in one["people"] if person["name"]} for one in told]
+    assert names[0] == names[1] == {int(labels[0]): "Ann"}
+    # labels of another run in the same place: the corrections of the old ones are kept
+    assert "are kept in" in run(*rerun[:3], first, *rerun[4:], "--constraints", tmp_path / "told2.json").err
+    kept = name_journal(first).with_name(name_journal(first).name + ".1")
+    assert read_book(kept, labels).names == before.names
+    assert read_book(name_journal(first), load_labels(first)).names == before.names
+
+
+def test_an_open_journal_is_not_moved(tmp_path):
+    journal = Journal(tmp_path / "people.npy.review.sqlite", np.zeros(3, np.int64))
+    with pytest.raises(OutputError, match="open in another review"):
+        carry_over(Constraints(), np.ones(3, np.int64), tmp_path / "people.npy", source="told.json")
+    journal.close()
+    aside = carry_over(Constraints(), np.ones(3, np.int64), tmp_path / "people.npy", source="told.json")
+    assert aside is not None and aside.exists()

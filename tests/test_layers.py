@@ -18,7 +18,7 @@ ORDER = [
     "neighborlists", "probes", "celljoin", "expansion", "cellknn", "knn", "background", "profiles", "relations",
     "roworder", "affinity", "convolution", "model", "memoryplan", "score", "relational", "relational_model",
     "relational_training", "prune", "flowgraph", "mapequation", "partition", "workdir", "quality", "guardrails",
-    "constraints", "settings", "stages", "pipeline", "calibration", "sweep", "people", "sampling", "presets",
+    "details", "constraints", "settings", "stages", "pipeline", "calibration", "sweep", "people", "sampling", "presets",
     "network", "subgraphs", "heldout", "checkpoints", "relational_fit", "training", "estimator", "plots", "evidence",
     "avatars", "images", "drawing", "questions", "corrections", "export", "report", "review", "baselines",
     "comparison", "demo", "terminal", "commands", "cli",

@@ -140,7 +140,7 @@ def test_drawings():
     empty = draw_histogram(np.linspace(0, 1, 3), {"a": (np.zeros(2, int), "#111")}, label="x", logarithmic=True)
     assert "nan" not in empty and "class='bar'" not in empty
     dwarfing = draw_histogram(np.linspace(0, 1, 5), {"a": (np.array([9120, 3, 8, 4]), "#111")}, label="x")
-    assert "↑ 9.1k" in dwarfing and dwarfing.count("class='bar'") == 4
+    assert "9.1k ↑" in dwarfing and dwarfing.count("class='bar'") == 4
     assert "nan" not in draw_log_dots(np.array([1.0]), np.array([1.0]), label="x")
     assert "nan" not in draw_map(np.zeros((1, 2)), np.array([1]), ["one"])
     assert mix_colour(0.5) == "#40aa8c"

@@ -216,11 +216,34 @@ def test_answering_the_queue_repairs_the_clustering(collection):
     check_table(collection)
 
 
-def test_skipped_and_settled_questions_do_not_come_back(collection):
+def test_a_skipped_question_stays_away_until_the_skipping_is_undone(collection):
     first, second = collection.list_questions(2)
     do(collection, "skip", pair=first["pair"])
     assert collection.list_questions(1)[0]["pair"] == second["pair"]
-    assert len(collection.journal) == 0
+    asked = {frozenset(side["face"] for side in found["sides"]) for found in collection.list_questions(500)}
+    assert frozenset(side["face"] for side in first["sides"]) not in asked
+    assert not collection.book.answers and not make_constraints(collection.book).must.size
+    do(collection, "undo")  # not the action before it
+    assert collection.list_questions(1)[0]["pair"] == first["pair"]
+    do(collection, "redo")
+    again = read_book(collection.journal.path, LABELS)
+    assert list(again.skipped) == list(collection.book.skipped) != []
+    with pytest.raises(InputError):
+        do(collection, "skip", pair=10**9)
+
+
+def test_skipping_two_clusters_skips_all_questions_about_them(collection):
+    def find_apart():
+        return [found for found in collection.list_questions(500) if not found["joined"]]
+
+    first = find_apart()[0]
+    labels = {side["label"] for side in first["sides"]}
+    do(collection, "skip", pair=first["pair"])
+    assert all({side["label"] for side in found["sides"]} != labels for found in find_apart())
+
+
+def test_settled_questions_do_not_come_back(collection):
+    second = collection.list_questions(2)[1]
     do(collection, "answer", pair=second["pair"], same=second["joined"])  # changes no cluster
     assert collection.journal.history(1)[0]["kind"] == "answer"
     assert second["pair"] not in {question["pair"] for question in collection.list_questions(500)}
@@ -358,6 +381,7 @@ def test_any_session_is_undone_exactly(tmp_path_factory, data):
                 st.tuples(
                     st.just("answer"), st.fixed_dictionaries({"pair": st.integers(0, 50), "same": st.booleans()})
                 ),
+                st.tuples(st.just("skip"), st.fixed_dictionaries({"pair": st.integers(0, 50)})),
                 st.tuples(st.just("strictness"), st.fixed_dictionaries({"tau1": st.sampled_from([0.4, 0.55, 0.7])})),
                 st.tuples(st.just("undo"), st.just({})),
                 st.tuples(st.just("redo"), st.just({})),

@@ -1,22 +1,15 @@
-"""The review server: what it answers, whom it refuses, and what is left when it is killed."""
+"""The review server: what it answers and whom it refuses."""
 
-import http.client
 import io
 import json
-import os
-import signal
 import socket
-import threading
-import urllib.parse
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from asgi import call
-from reviewing import gather, get, make_world, post, save_world, start_server
+from reviewing import gather, make_world, save_world
 from starfc.constraints import load_constraints
-from starfc.corrections import name_journal, read_book
 from starfc.images import load_images
 from starfc.labels import load_labels
 
@@ -223,6 +216,20 @@ def test_given_traits_are_drawn():
     assert Thumbnails(FEATURES, None, traits=traits).draw(5, 64) == (draw_avatar(traits[5]).encode(), "image/svg+xml")
 
 
+def test_the_avatars_of_a_card_are_one_picture(app, tmp_path):
+    from starfc.review.collection import Collection
+    from starfc.review.server import create_app
+
+    assert ask(app, "faces/5,6").status == 404  # where there are pictures each face is asked for
+    collection = Collection(FEATURES, LABELS, EVIDENCE, tmp_path / "k.sqlite")
+    plain = create_app(collection, token=TOKEN, hosts=(HOST,))
+    sheet = ask(plain, "faces/5,6,7")
+    assert sheet.headers["content-type"] == "image/svg+xml" and sheet.body.count(b"<svg") == 4
+    for rows in ("", "5,", "5,x", "-1", "240", "1,2,3,4,5,6,7", "5,,6", "1," * 9000):
+        assert ask(plain, f"faces/{rows}").status == 404, rows
+    collection.close()
+
+
 def test_the_oldest_thumbnails_make_room(app, monkeypatch):
     import starfc.review.thumbnails as module
 
@@ -253,175 +260,6 @@ def test_failures_are_sentences(app, monkeypatch):
     monkeypatch.setattr(app.collection, "summarise", lambda: 1 / 0)
     answer = ask(app, "api/summary")
     assert answer.status == 500 and "terminal" in answer.json()["error"]
-
-
-# a real server
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("served")
-    clusters, features = save_world(folder)
-    with start_server(clusters, features) as (process, url):
-        yield process, url, clusters
-
-
-def send_raw(url, request, *, wait=5):
-    """Send bytes as they are; return the status line, or "" if the server just closed."""
-    parts = urllib.parse.urlsplit(url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=wait) as connection:
-        connection.sendall(request)
-        try:
-            return connection.recv(200).split(b"\r\n")[0].decode("latin-1")
-        except (ConnectionError, TimeoutError):
-            return ""
-
-
-def make_hostile_requests(url):
-    """Yield 200 requests that no page of ours would send."""
-    parts = urllib.parse.urlsplit(url)
-    token, host = parts.path.strip("/"), parts.netloc
-    paths = [
-        "/",
-        "/api/do",
-        f"/{token[::-1]}/",
-        f"/{token}/static/../server.py",
-        f"/{token}/face/-1",
-        f"/{token}/face/{'9' * 300}",
-        f"/{token}/export/../../x",
-        f"/{token}/face/..%2f..%2f..%2fetc%2fpasswd",
-        f"/{token}/static/%2e%2e%2fcollection.py",
-        f"/{token}/face//etc/passwd",
-        f"/{token}/api/cluster/%00",
-        f"/{token}/api/wall?start={'1' * 5000}",
-        "/%2e%2e/%2e%2e/",
-        f"/{token}/api/split/0?parts=999999999",
-    ]
-    for path in paths:
-        yield f"GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"
-        yield f"GET {path} HTTP/1.1\r\nHost: evil.example\r\n\r\n"
-        yield f"GET {path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://evil.example\r\n\r\n"
-    bodies = [
-        "",
-        "{",
-        "[]",
-        '{"kind":"merge","labels":[0,1e400],"request":"q"}',
-        '{"kind":"name","label":-5,"name":"x","request":"q"}',
-        '{"kind":"merge","labels":[0,99999999999],"request":"q"}',
-        '{"kind":"__class__","request":"q"}',
-        '{"kind":"move","faces":[-1],"label":0,"request":"q"}',
-        '{"kind":"not_face","faces":["0"],"request":"q"}',
-    ]
-    for body in bodies:
-        for extra in (
-            "Content-Type: application/json",
-            "Content-Type: text/plain",
-            "Content-Type: application/json\r\nOrigin: null",
-            "Content-Type: application/json\r\nSec-Fetch-Site: cross-site",
-        ):
-            for path in (f"/{token}/api/do", "/api/do"):
-                yield f"POST {path} HTTP/1.1\r\nHost: {host}\r\n{extra}\r\nContent-Length: {len(body)}\r\n\r\n{body}"
-    good = '{"kind":"merge","labels":[0,3],"request":"evil"}'
-    for extra in (
-        "Content-Length: 104857600",
-        "Transfer-Encoding: gzip",
-        "Content-Length: -5",
-        "Content-Length: 5\r\nContent-Length: 6",
-        "Expect: the-unexpected\r\nContent-Length: 999999999",
-    ):
-        yield f"POST /{token}/api/do HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n{extra}\r\n\r\n"
-    for method in ("PUT", "DELETE", "PATCH", "CONNECT", "FOO"):
-        yield f"{method} /{token}/api/do HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(good)}\r\n\r\n{good}"
-    yield from (
-        "\0\0\0\0\r\n\r\n",
-        "GET\r\n\r\n",
-        "GET / HTTP/9.9\r\n\r\n",
-        f"GET /{token}/ HTTP/1.1\r\n\r\n",
-        f"GET /{token}/ HTTP/1.1\r\nHost: {host}\r\nHost: evil\r\n\r\n",
-        "A" * 100000 + "\r\n\r\n",
-        f"GET /{token}/ HTTP/1.1\r\nHost: {host}\r\nX: {'y' * 200000}\r\n\r\n",
-    )
-    for number in range(70):
-        headers = f"Host: {host}\r\nContent-Type: application/json\r\nContent-Length: {len(good)}"
-        yield f"POST /{'x' * number}/api/do HTTP/1.1\r\n{headers}\r\n\r\n{good}"
-
-
-def test_hostile_requests_are_refused_or_harmless(served):
-    process, url, clusters = served
-    hostile = list(make_hostile_requests(url))
-    assert len(hostile) >= 200
-    for request in hostile:
-        status = send_raw(url, request.encode("latin-1"))
-        assert not status or status.split()[1] in ("400", "403", "404", "405", "413", "415", "431", "426"), (
-            request[:200],
-            status,
-        )
-    assert process.poll() is None
-    assert get(url, "api/summary")["n_actions"] == 0
-    assert read_book(name_journal(clusters), load_labels(clusters)).labels.tolist() == load_labels(clusters).tolist()
-
-
-def test_a_body_of_100_mb_is_cut_off(served):
-    process, url, _ = served
-    parts = urllib.parse.urlsplit(url)
-    connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
-    connection.putrequest("POST", parts.path + "api/do")
-    connection.putheader("content-type", "application/json")
-    connection.putheader("transfer-encoding", "chunked")
-    connection.endheaders()
-    sent = 0
-    try:
-        while sent < 100 << 20:
-            connection.send(b"100000\r\n" + b"x" * (1 << 20) + b"\r\n")
-            sent += 1 << 20
-        assert connection.getresponse().status == 413
-    except OSError:
-        pass  # it stopped listening, which is as good
-    connection.close()
-    assert process.poll() is None and get(url, "api/summary")["n_actions"] == 0
-
-
-def test_it_listens_on_this_machine_only(served):
-    _, url, _ = served
-    port = urllib.parse.urlsplit(url).port
-    local = f"0100007F:{port:04X}"
-    with Path("/proc/net/tcp").open() as table:
-        listening = [
-            line.split()[1] for line in table if line.split()[3] == "0A" and line.split()[1].endswith(f":{port:04X}")
-        ]
-    assert listening == [local]
-
-
-def test_a_killed_server_loses_nothing_it_acknowledged(tmp_path):
-    clusters, features = save_world(tmp_path)
-    acknowledged = []
-    with start_server(clusters, features) as (process, url):
-
-        def burst():
-            for number in range(1000):
-                face = int(number % 200)
-                try:
-                    post(url, kind="move", faces=[face], label=None, request=f"r{number}")
-                except OSError:
-                    return
-                acknowledged.append(number)
-                if number == 60:
-                    os.kill(process.pid, signal.SIGKILL)
-
-        worker = threading.Thread(target=burst)
-        worker.start()
-        worker.join(300)
-    assert 61 <= len(acknowledged) < 1000
-    with start_server(clusters, features) as (process, url):
-        actions = [action for action in get(url, "api/history?count=500")["actions"] if action["kind"] == "move"]
-        assert len(actions) in (len(acknowledged), len(acknowledged) + 1)  # the one in flight may have been written
-        # sending the last one again, as a page that got no answer does, does not count twice
-        repeated = post(url, kind="move", faces=[acknowledged[-1] % 200], label=None, request=f"r{acknowledged[-1]}")
-        assert repeated["repeated"] is True
-        assert get(url, "api/summary")["n_actions"] == len(actions)
-    book = read_book(name_journal(clusters), load_labels(clusters))
-    for number in acknowledged:
-        assert len(book.members(int(book.labels[number % 200]))) == 1
 
 
 def test_command_errors(run, tmp_path):

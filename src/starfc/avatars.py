@@ -8,6 +8,7 @@ apart; the drawing is a hint, the cosine beside it is the measure.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -112,6 +113,23 @@ def draw_avatar(traits: NDArray[np.float32], *, size: int = 64) -> str:
         + _draw_fringe(t, hair, width, height)
         + _draw_features(t, shade, hair)
         + "</svg>"
+    )
+
+
+def draw_sheet(avatars: Sequence[str], *, columns: int = 3) -> str:
+    """Put avatars side by side into one SVG: a browser draws one picture of six faces far sooner than six pictures.
+
+    >>> draw_sheet([draw_placeholder()] * 4).count("<svg")
+    5
+    """
+    rows = -(-len(avatars) // columns)
+    placed = "".join(
+        f'<g transform="translate({67 * (place % columns)} {67 * (place // columns)})" clip-path="url(#c)">{avatar}</g>'
+        for place, avatar in enumerate(avatars)
+    )
+    return (
+        f'<svg viewBox="0 0 {67 * columns - 3} {max(64, 67 * rows - 3)}" xmlns="http://www.w3.org/2000/svg">'
+        f'<clipPath id="c"><rect width="64" height="64" rx="6"/></clipPath>{placed}</svg>'
     )
 
 

@@ -61,6 +61,8 @@ class Change:
         True: the same person, False: not, None: nobody said; the smaller face first.
     level : (strictness before, strictness after), optional
         None is the one the clusters were made with.
+    skipped : tuple of (face, face, skipped before, skipped after)
+        Questions that were left open on purpose; the smaller face first.
     """
 
     title: str
@@ -70,19 +72,20 @@ class Change:
     names: tuple[tuple[int, str | None, str | None], ...] = ()
     answers: tuple[tuple[int, int, bool | None, bool | None], ...] = ()
     level: tuple[float | None, float | None] | None = None
+    skipped: tuple[tuple[int, int, bool, bool], ...] = ()
 
-    @property
-    def labels(self) -> list[int]:
-        """Labels of all clusters it touches, ascending."""
-        named = [label for label, _, _ in self.names]
-        return sorted({*np.unique(self.before).tolist(), *np.unique(self.after).tolist(), *named})
+    def list_labels(self, most: int) -> list[int]:
+        """Return the labels of the clusters it touches, ascending, at most so many."""
+        named = np.array([label for label, _, _ in self.names], dtype=np.int64)
+        return [int(label) for label in np.unique(np.concatenate((self.before, self.after, named)))[:most]]
 
     def reverse(self) -> Change:
         """Return the change that takes this one back."""
         names = tuple((label, after, before) for label, before, after in self.names)
         answers = tuple((i, j, after, before) for i, j, before, after in self.answers)
         level = None if self.level is None else (self.level[1], self.level[0])
-        return Change(self.title, self.faces, self.after, self.before, names, answers, level)
+        skipped = tuple((i, j, after, before) for i, j, before, after in self.skipped)
+        return Change(self.title, self.faces, self.after, self.before, names, answers, level, skipped)
 
 
 class Book:
@@ -102,9 +105,10 @@ class Book:
         self.labels[alone] = self.labels.max(initial=-1) + 1 + np.arange(int(alone.sum()))
         self.names: dict[int, str] = {}
         self.answers: dict[tuple[int, int], bool] = {}
+        self.skipped: dict[tuple[int, int], bool] = {}  # questions left open, in the order of skipping
         self.level: float | None = None  # strictness, where it was changed
         self.next_label = int(self.labels.max(initial=-1)) + 1  # grows only: a label is never given twice
-        self.touched: set[int] = set()  # labels that a change has mentioned
+        self.touched: set[int] = set()  # labels that a change has mentioned, other strictness aside
         self._regroup()
 
     def members(self, label: int) -> NDArray[np.int32]:
@@ -120,21 +124,24 @@ class Book:
         """Make a change; it must fit the present state."""
         if not np.array_equal(self.labels[change.faces], change.before):
             raise InputError(f"the change '{change.title}' does not fit the present clusters; load the page again")
-        left, entered = np.unique(change.before).tolist(), np.unique(change.after).tolist()
+        left, entered = np.unique(change.before), np.unique(change.after)
         self.labels[change.faces] = change.after
-        self.touched.update(left, entered)
-        self.next_label = max([self.next_label, *(label + 1 for label in entered)])
+        if change.level is None:
+            self.touched.update(left.tolist(), entered.tolist())
+        self.next_label = max(self.next_label, int(entered.max(initial=-1)) + 1)
         if len(left) + len(entered) > _REGROUP_ABOVE:
             self._regroup()
         else:
-            for label in left:
+            for label in left.tolist():
                 self._moved[label] = np.setdiff1d(self.members(label), change.faces[change.before == label])
-            for label in entered:
+            for label in entered.tolist():
                 self._moved[label] = np.union1d(self.members(label), change.faces[change.after == label])
         for label, _, name in change.names:
             _set(self.names, label, name)
         for first, second, _, answer in change.answers:
             _set(self.answers, (first, second), answer)
+        for first, second, _, skipped in change.skipped:
+            _set(self.skipped, (first, second), skipped or None)
         if change.level is not None:
             self.level = change.level[1]
 
@@ -241,7 +248,8 @@ class Journal:
         """Write one row as one transaction; it is on the disk when this returns."""
         if not np.array_equal(self.book.labels[change.faces], change.before):
             raise InputError(f"the change '{change.title}' does not fit the present clusters; load the page again")
-        extra = json.dumps({"names": change.names, "answers": change.answers, "level": change.level})
+        parts = {"names": change.names, "answers": change.answers, "level": change.level, "skipped": change.skipped}
+        extra = json.dumps(parts)
         packed = (_pack(change.faces), _pack(change.before), _pack(change.after))
         try:
             cursor = self._base.execute(
@@ -280,6 +288,36 @@ def read_book(path: str | Path, labels: NDArray[np.int64]) -> Book:
             base.close()
     except sqlite3.Error as error:
         raise InputError(f"journal {path} cannot be read ({error}); it is damaged or of another program") from error
+
+
+def fits_journal(path: Path, labels: NDArray[np.int64]) -> bool:
+    """Tell whether there is a journal that was begun with these labels."""
+    try:
+        base = sqlite3.connect(f"file:{_quote(path)}?mode=ro", uri=True)
+        try:
+            _require_same(base, labels, path)
+        finally:
+            base.close()
+    except (InputError, sqlite3.Error):
+        return False
+    return True
+
+
+def set_aside(path: Path) -> Path:
+    """Give a journal that nobody has open another name, with what SQLite keeps beside it; return the name."""
+    lock = _take_lock(path)
+    try:
+        number = 1
+        while (aside := path.with_name(f"{path.name}.{number}")).exists():
+            number += 1
+        for ending in ("-wal", "-shm", ""):
+            part = path.with_name(path.name + ending)
+            if part.exists():
+                part.rename(aside.with_name(aside.name + ending))
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return aside
 
 
 def _quote(path: Path) -> str:
@@ -370,6 +408,7 @@ def _load_change(base: sqlite3.Connection, number: int) -> Change:
         tuple((label, old, new) for label, old, new in content["names"]),
         tuple((i, j, old, new) for i, j, old, new in content["answers"]),
         (content["level"][0], content["level"][1]) if content.get("level") else None,  # not in older journals
+        tuple((i, j, old, new) for i, j, old, new in content.get("skipped", ())),
     )
 
 

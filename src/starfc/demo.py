@@ -140,12 +140,15 @@ def run_demo(
         {name: (found.scored, found.settings.tau1) for name, found in clusters.items()},
         picture,
     )
-    report = folder / "report.html"
-    evidence = take_evidence(plain, features, seed=seed)
-    write_report(plain.labels, report, features=features, evidence=evidence, truth=truth, title="Demo, without labels")
-    # Invented faces, by which the review page shows at once who is who.
+    # Invented faces, by which report and review page show at once who is who.
+    traits = imagine_traits(truth, seed=seed)
     with replacing(folder / "test.traits.npy") as aside, aside.open("wb") as file:
-        np.save(file, imagine_traits(truth, seed=seed), allow_pickle=False)
+        np.save(file, traits, allow_pickle=False)
+    report = folder / "report.html"
+    write_report(
+        plain.labels, report, features=features, evidence=take_evidence(plain, features, seed=seed), traits=traits,
+        truth=truth, title="Demo, without labels",
+    )  # fmt: skip
     rows = tuple(_make_row(name, truth, found) for name, found in clusters.items())
     return DemoResult(rows, picture, report, folder)
 

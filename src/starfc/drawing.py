@@ -71,7 +71,13 @@ def draw_histogram(
         base = base + counts
     for line, place in enumerate(np.flatnonzero(totals > top)):
         count = _shorten(float(f"{totals[place]:.2g}"))
-        parts.append(f"<text x='{span.at(edges[place + 1]) + 2:.1f}' y='{_TOP + 11 + 13 * line}'>↑ {count}</text>")
+        late = place > 0.8 * len(totals)  # beside the bar where there is room
+        beside = (
+            f"x='{span.at(edges[place]) - 3:.1f}' text-anchor='end'"
+            if late
+            else f"x='{span.at(edges[place + 1]) + 2:.1f}'"
+        )
+        parts.append(f"<text {beside} y='{_TOP + 11 + 13 * line}'>{count} ↑</text>")
     for name, level in (marks or {}).items():
         x, end = span.at(min(max(level, edges[0]), edges[-1])), level > edges[0] + 0.7 * (edges[-1] - edges[0])
         parts.append(f"<path class='mark' d='M{x:.1f} {_TOP}V{HEIGHT - _BOTTOM}'/>")

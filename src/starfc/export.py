@@ -2,7 +2,8 @@
 
 In: Book (labels as corrected), pictures where there are any. Out: labels (`.npy`, `.csv`, `.parquet`, `.meta`) with -1
 for what is no face; one folder per person, of links or copies; the JSON of FiftyOne's image classification; and the
-constraints that a later `starfc cluster --constraints` honours. Everything is written aside and renamed.
+constraints that a later `starfc cluster --constraints` honours, and the journal that its result begins with. Everything
+is written aside and renamed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from .atomic import replacing_folder, write_json
 from .constraints import Constraints, Person
-from .corrections import NOT_A_FACE, Book
+from .corrections import NOT_A_FACE, Book, Change, Journal, fits_journal, name_journal, set_aside
 from .errors import InputError
 from .images import ImageList
 
@@ -34,7 +35,7 @@ def final_labels(book: Book) -> NDArray[np.int64]:
     return np.where(book.labels == NOT_A_FACE, -1, book.labels)
 
 
-def make_constraints(book: Book) -> Constraints:
+def make_constraints(book: Book, *, people: bool = True) -> Constraints:
     """Turn answers into must-link and cannot-link pairs, as far as the present state still agrees with them.
 
     >>> book = Book(np.array([0, 0, 1]))
@@ -52,18 +53,84 @@ def make_constraints(book: Book) -> Constraints:
         pairs[faces & same & together],
         pairs[faces & ~same & ~together],
         np.flatnonzero(book.labels == NOT_A_FACE),
-        tuple(_list_people(book)),
+        tuple(_list_people(book)) if people else (),
     )
 
 
+def carry_over(
+    constraints: Constraints, labels: NDArray[np.int64], clusters: str | Path, *, source: str
+) -> Path | None:
+    """Begin the journal of a new label file with what was known before, so that names and answers go on.
+
+    Parameters
+    ----------
+    constraints : Constraints
+        That the labels honour.
+    labels : int64 (n,)
+        What was written to `clusters`.
+    clusters : str or Path
+        The label file. A journal beside it that is of these very labels stays as it is; one of other labels is kept
+        under another name.
+    source : str
+        Where the constraints came from, for the history.
+
+    Returns
+    -------
+    Path or None
+        What a journal of other labels is called now.
+    """
+    path = name_journal(clusters)
+    if fits_journal(path, labels):
+        return None
+    aside = set_aside(path) if path.exists() else None
+    journal = Journal(path, labels)
+    try:
+        change = recall_corrections(constraints, journal.book, title=f"carried over from {source}")
+        journal.record(change, request="carried over", kind="carry")
+    finally:
+        journal.close()
+    return aside
+
+
+def recall_corrections(constraints: Constraints, book: Book, *, title: str) -> Change:
+    """Make the change that tells a fresh book what the constraints say.
+
+    >>> told = Constraints(must=np.array([[0, 1]]), not_faces=np.array([2]), people=(Person(7, 0, "Ann"),))
+    >>> change = recall_corrections(told, Book(np.array([7, 7, -1])), title="carried over")
+    >>> change.names, change.answers, change.faces.tolist()
+    (((7, None, 'Ann'),), ((0, 1, None, True),), [2])
+    """
+    told = ((constraints.must, True), (constraints.cannot, False))
+    answers = {(int(i), int(j)): same for pairs, same in told for i, j in np.sort(pairs, axis=1) if i != j}
+    gone = np.unique(constraints.not_faces).astype(np.int32)
+    named = [person for person in constraints.people if person.name and not np.isin(person.face, gone)]
+    names: dict[int, str] = {}
+    # Where two known people are one now, the label tells whose name it is.
+    for person in sorted(named, key=lambda who: int(book.labels[who.face]) != who.label):
+        names.setdefault(int(book.labels[person.face]), str(person.name))
+    return Change(
+        title, gone, book.labels[gone], np.full(len(gone), NOT_A_FACE),
+        tuple((label, None, name) for label, name in names.items()),
+        tuple((i, j, None, same) for (i, j), same in answers.items()),
+    )  # fmt: skip
+
+
 def _list_people(book: Book) -> list[Person]:
-    """List everyone with two faces or a name, or touched by a correction; the first face tells who is meant."""
-    labels, first, counts = np.unique(book.labels, return_index=True, return_counts=True)
+    """List everyone with two faces or a name, or touched by a correction; one face tells who is meant.
+
+    It is the face that was most often said to be someone else than another, so that two people who were told apart keep
+    their own labels in the next run; where nothing was said, the first.
+    """
+    told = np.array([pair for pair, same in book.answers.items() if not same], dtype=np.int64).reshape(-1, 2)
+    apart = told[book.labels[told[:, 0]] != book.labels[told[:, 1]]]
+    mentions = np.bincount(apart.ravel(), minlength=len(book.labels))
+    order = np.lexsort((np.arange(len(book.labels)), -mentions, book.labels))
+    labels, first, counts = np.unique(book.labels[order], return_index=True, return_counts=True)
     touched = np.isin(labels, np.array([*book.names, *book.touched], dtype=np.int64))
     worth = (labels >= 0) & ((counts > 1) | touched)
     return [
         Person(label, face, book.names.get(label))
-        for label, face in zip(labels[worth].tolist(), first[worth].tolist(), strict=True)
+        for label, face in zip(labels[worth].tolist(), order[first[worth]].tolist(), strict=True)
     ]
 
 

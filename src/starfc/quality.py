@@ -183,7 +183,9 @@ def measure_shapes(features: Features, groups: Groups, *, progress: Progress = s
     return Shapes(sums, _measure_cohesion(squares, groups.sizes), closeness)
 
 
-def measure_some_shapes(features: Features, faces: NDArray[np.int32], groups: Groups) -> Shapes:
+def measure_some_shapes(
+    features: Features, faces: NDArray[np.int32], groups: Groups, *, progress: Progress = silent
+) -> Shapes:
     """Do the same for the given faces (m,), which are all faces of their clusters; `groups` is of these m.
 
     Cluster by cluster, so every row is read once, but not in the order of the file: for what is in memory.
@@ -202,6 +204,7 @@ def measure_some_shapes(features: Features, faces: NDArray[np.int32], groups: Gr
         members = groups.order[groups.offsets[first] : groups.offsets[last]]
         starts = groups.offsets[first : last + 1] - groups.offsets[first]
         closeness[members] = _measure_clusters(features.take(faces[members]), starts, sums[first:last])
+        progress("clusters", last, groups.n_clusters)
 
     with start_workers() as pool:
         list(pool.map(measure_run, runs[:-1].tolist(), runs[1:].tolist()))

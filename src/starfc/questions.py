@@ -143,8 +143,10 @@ def _add_stars(
     hubs = np.repeat(order[starts], np.diff(np.append(starts, len(order))))
     rest = (hubs != order) & (owners[order] >= 0)
     first, second = np.minimum(hubs, order)[rest], np.maximum(hubs, order)[rest]
-    known = pairs.first.astype(np.int64) * len(owners) + pairs.second
-    new = ~np.isin(first * len(owners) + second, known)
+    known = pairs.first.astype(np.int64) * len(owners) + pairs.second  # ascends, as find_pairs has it
+    wanted = first * len(owners) + second
+    places = np.minimum(np.searchsorted(known, wanted), max(0, len(known) - 1))
+    new = known[places] != wanted if len(known) else np.ones(len(wanted), dtype=bool)
     first, second = first[new], second[new]
     return ClusterPairs(
         np.concatenate((pairs.first, first.astype(np.int32))),

@@ -71,6 +71,7 @@ def write_report(
     features: Features | None = None,
     evidence: Evidence | None = None,
     images: ImageList | None = None,
+    traits: NDArray[np.float32] | None = None,
     truth: NDArray[np.int64] | None = None,
     title: str = "Clusters",
     seed: int = 0,
@@ -90,6 +91,8 @@ def write_report(
         Scores of the same faces (:func:`starfc.evidence.gather_evidence`), for everything about confidence.
     images : ImageList, optional
         Pictures of the faces; avatars are drawn for those without one.
+    traits : float32 (n, N_TRAITS), optional
+        What avatars are drawn from, in place of the embeddings (:func:`starfc.avatars.imagine_traits`).
     truth : int64 (n,), optional
         Known people, for the metrics and the worst errors.
 
@@ -106,12 +109,13 @@ def write_report(
     >>> "<script" in path.read_text()
     False
     """
-    for name, given in (("features", features), ("truth", truth), ("images", images)):
+    for name, given in (("features", features), ("truth", truth), ("images", images), ("traits", traits)):
         if given is not None and len(given) != len(labels):
             raise InputError(f"there are {len(given)} {name} for {len(labels)} labels; they must be of the same faces")
     if evidence is not None and len(evidence.scored.neighbors) != len(labels):
         raise InputError(f"there are scores of {len(evidence.scored.neighbors)} faces for {len(labels)} labels")
-    subject = _examine(labels, features, evidence, images, truth, seed, progress)
+    artist = _Artist(features, images, traits, seed)
+    subject = _examine(labels, features, evidence, truth, artist, progress)
     sections = [
         _draw_tiles(subject), _draw_figures(subject), _draw_centres(subject, seed), _draw_errors(subject),
         _draw_loose_clusters(subject), _draw_near_pairs(subject),
@@ -145,14 +149,16 @@ def summarise(
 class _Artist:
     """Draws faces: the picture where there is one, else an avatar."""
 
-    def __init__(self, features: Features | None, images: ImageList | None, seed: int) -> None:
-        self._features, self._images = features, images
+    def __init__(
+        self, features: Features | None, images: ImageList | None, traits: NDArray[np.float32] | None, seed: int
+    ) -> None:
+        self._features, self._images, self._traits = features, images, traits
         self._axes: AvatarAxes | None = fit_avatars(features, seed=seed) if features is not None else None
 
     def draw(self, faces: NDArray[Any]) -> str:
         """Return the faces side by side, as HTML."""
         rows = np.asarray(faces, dtype=np.int64)
-        traits = self._axes.find_traits(self._features.take(rows)) if self._axes and self._features else None
+        traits = self._find_traits(rows)
         drawn = []
         for place, row in enumerate(rows.tolist()):
             file = self._images.find(row) if self._images is not None else None
@@ -164,14 +170,19 @@ class _Artist:
                 drawn.append(draw_avatar(traits[place]) if traits is not None else draw_placeholder())
         return f'<div class="faces">{"".join(drawn)}</div>'
 
+    def _find_traits(self, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
+        """Return what to draw avatars from: the given numbers, or else the embeddings."""
+        if self._traits is not None:
+            return self._traits[rows]
+        return self._axes.find_traits(self._features.take(rows)) if self._axes and self._features else None
+
 
 def _examine(
     labels: NDArray[np.int64],
     features: Features | None,
     evidence: Evidence | None,
-    images: ImageList | None,
     truth: NDArray[np.int64] | None,
-    seed: int,
+    artist: _Artist,
     progress: Progress,
 ) -> _Subject:
     """Measure whatever the given inputs allow."""
@@ -183,7 +194,6 @@ def _examine(
         if shapes is not None:
             pairs = find_pairs(evidence.scored, groups, shapes.sums)
     evaluation = evaluate(truth, labels) if truth is not None else None
-    artist = _Artist(features, images, seed)
     return _Subject(groups, features, evidence, shapes, confidence, pairs, truth, evaluation, artist)
 
 

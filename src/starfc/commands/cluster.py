@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 )
 @click.option("--constraints", type=Path, help="Corrections to honour, as 'starfc export' writes them.")
 @click.option("--report", type=Path, help="Also write a report.html.")
+@click.option("--details", type=Path, help="Also write confidence and cohesion, a line per face: .csv, .parquet.")
 @click.option("--knn-graph", type=Path, help="Ready-made kNN graph (.npz, either layout).")
 @click.option("--recall", type=SHARE, default=0.95, show_default=True, help="Recall asked of --knn cells.")
 @click.option("--workdir", type=Path, help="Folder for finished stages; the same command goes on where it was stopped.")
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 @dim_option
 @common_options
 def cluster(
-    features: Path, output: Path, report: Path | None, as_json: bool, dim: int | None,
+    features: Path, output: Path, report: Path | None, details: Path | None, as_json: bool, dim: int | None,
     **settings: Any,  # noqa: ANN401
 ) -> None:  # fmt: skip
     """Group FEATURES by person and write one label per face to OUT."""
@@ -65,16 +66,32 @@ def cluster(
     remove_leftovers_of(output)
     if report is not None:
         require_writable(report)
+    if details is not None:
+        from ..details import require_ending
+
+        require_ending(details)
+        require_writable(details)
     with progress_bars() as bars:
         rows = load_features(features, dim=dim)
         result = run(rows, progress=bars.report, say=bars.say, beside=output, **settings)
         result.save(output)
+        if result.constraints is not None:
+            from ..export import carry_over
+
+            aside = carry_over(result.constraints, result.labels, output, source=settings["constraints"].name)
+            if aside is not None:
+                bars.say(f"note: the corrections of the labels that were in {output} are kept in {aside}")
         if report is not None:
             from ..evidence import take_evidence
             from ..report import write_report
 
             evidence = take_evidence(result, rows, seed=settings["seed"])
             write_report(result.labels, report, features=rows, evidence=evidence, title=output.name)
+        if details is not None:
+            from ..details import write_details
+
+            lowest = -1.0 if result.settings.tau1 is None else result.settings.tau1
+            write_details(result.labels, rows, result.scored, details, tau1=lowest)
         figures = result.summary() | judge_result(result, rows, settings["seed"])
         for line in list_remarks(result, figures):
             bars.say(line)

@@ -16,17 +16,19 @@ from .options import common_options, dim_option, print_result, progress_bars
 @click.option("-o", "--output", type=Path, required=True, help="The report, .html.")
 @click.option("--features", type=Path, help="The clustered FEATURES; without them the report shows sizes only.")
 @click.option("--labels", type=Path, help="Known people, for metrics and the worst errors.")
+@click.option("--traits", type=Path, help="Draw avatars from these numbers (.npy), as 'starfc demo' writes them.")
 @click.option("--title", help="Heading of the report (default: the name of CLUSTERS).")
 @image_options
 @evidence_options
 @dim_option
 @common_options
 def report(
-    clusters: Path, output: Path, features: Path | None, labels: Path | None, title: str | None,
-    images: Path | None, images_root: Path | None, dim: int | None, as_json: bool, **settings: Any,  # noqa: ANN401
+    clusters: Path, output: Path, features: Path | None, labels: Path | None, traits: Path | None,
+    title: str | None, images: Path | None, images_root: Path | None, dim: int | None, as_json: bool, **settings: Any,  # noqa: ANN401
 ) -> None:  # fmt: skip
     """Write one self-contained HTML file that shows CLUSTERS, corrections included."""
     from ..atomic import require_writable
+    from ..avatars import load_traits
     from ..corrections import name_journal, read_book
     from ..errors import OutputError
     from ..evidence import describe_misfit, gather_evidence
@@ -44,12 +46,13 @@ def report(
     found = final_labels(read_book(name_journal(clusters), found))
     truth = load_labels(labels, n_expected=len(found)) if labels else None
     pictures = load_images(images, n_faces=len(found), root=images_root) if images else None
+    drawn = load_traits(traits, n_faces=len(found)) if traits else None
     with progress_bars() as bars:
         evidence = gather_evidence(rows, progress=bars.report, **settings) if rows is not None else None
         if evidence is not None and (misfit := describe_misfit(evidence, found)):
             bars.say(f"note: {misfit}")
         figures = write_report(
-            found, output, features=rows, evidence=evidence, images=pictures, truth=truth,
+            found, output, features=rows, evidence=evidence, images=pictures, traits=drawn, truth=truth,
             title=title or clusters.name, seed=settings["seed"], progress=bars.report,
         )  # fmt: skip
     print_result(

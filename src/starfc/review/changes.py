@@ -139,6 +139,12 @@ def answer_only(book: Book, first: int, second: int, same: bool) -> Change:
     return Change(title, answers=_say(book, {(first, second): same}))
 
 
+def skip_question(book: Book, first: int, second: int) -> Change:
+    """Leave a question open, which changes no cluster and says nothing about anyone."""
+    pair = (min(first, second), max(first, second))
+    return Change("skipped a question", skipped=((*pair, pair in book.skipped, True),))
+
+
 def with_answer(change: Change, book: Book, first: int, second: int, same: bool) -> Change:
     """Return the change with one more answer, unless it has that pair already."""
     key = (min(first, second), max(first, second))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +34,7 @@ from .changes import (
     name_cluster,
     relabel,
     require_cluster,
+    skip_question,
     split_cluster,
     with_answer,
 )
@@ -47,8 +47,9 @@ logger = logging.getLogger(__name__)
 CARD_FACES = 6
 HIGHEST_LEVEL, N_LEVELS = 0.99, 41  # of the strictness slider
 _MOST_PARTS = 400
-_MOST_BYTES = 1 << 30  # beyond which mapped pages of the files are let go; the system keeps them at hand
+_MOST_BYTES = 900 << 20  # beyond which mapped pages of the files are let go; the system keeps them at hand
 _NEAREST = 12
+_MOST_NAMED = 1000  # labels that the answer to an action names
 
 
 class Collection:
@@ -78,10 +79,14 @@ class Collection:
         self.journal = Journal(journal, labels)
         self._pages = Scratch(limit_bytes=_MOST_BYTES)
         self._pages.watch(features.raw, evidence.scored.neighbors, evidence.scored.scores)
-        self.table = ClusterTable(features, self._graph, self.book, floor=self.floor, tau1=self.tau1)
+        self.table = ClusterTable(
+            features, self._graph, self.book, floor=self.floor, tau1=self.tau1,
+            progress=lambda stage, done, total: self._pages.relieve(),
+        )  # fmt: skip
         self._levels = Levels(self._graph, Book(labels).labels, evidence.settings)
         self._counts: dict[str, list[Any]] | None = None
         self._queue: QuestionQueue | None = None
+        self.questions_wanted = threading.Event()
         self._pages.relieve()
         self._no_questions = ""
         self._selected: dict[tuple[Filter, int, int], NDArray[np.int64]] = {}
@@ -97,7 +102,7 @@ class Collection:
         self.journal.close()
 
     def prepare_questions(self) -> None:
-        """Find what may be asked; takes seconds for large collections, so it is called beside the server's start."""
+        """Find what may be asked; takes seconds for large collections, so it is done beside the server's work."""
         evidence = self._evidence
         if evidence is None:
             return
@@ -148,6 +153,7 @@ class Collection:
     def list_wall(self, wanted: Filter, start: int, count: int) -> dict[str, Any]:
         """Return a page of the wall: clusters in the order asked for, and how many there are."""
         with self.lock:
+            self._pages.relieve()
             slots = self._select(wanted)
             shown = slots[max(0, start) : max(0, start) + count]
             return {
@@ -159,6 +165,7 @@ class Collection:
     def open_cluster(self, label: int, *, start: int, count: int, outliers_first: bool) -> dict[str, Any]:
         """Return one cluster: a page of its faces by closeness to its centre, and its nearest clusters."""
         with self.lock:
+            self._pages.relieve()
             members = require_cluster(self.book, label)
             closeness = self.table.closeness[members]
             order = np.argsort(closeness if outliers_first else -closeness, kind="stable")
@@ -181,6 +188,7 @@ class Collection:
             if self._no_questions:
                 raise InputError(self._no_questions)
             if self._queue is None:
+                self.questions_wanted.set()
                 return None
             return [self._show_question(question) for question in self._queue.rank(self.book, self.table, count)]
 
@@ -235,14 +243,13 @@ class Collection:
             "name": lambda given: name_cluster(self.book, _need(given, "label"), _text(given, "name")),
             "split": self._split,
             "answer": self._answer,
+            "skip": self._skip,
             "strictness": self._repartition,
         }
         with self.lock:
             before = self.journal.find_request(request)
             if before is not None:
                 return self._report(before, [], repeated=True)
-            if kind == "skip":
-                return self._skip(_need(arguments, "pair"))
             if kind in ("undo", "redo"):
                 made = self.journal.undo(request=request) if kind == "undo" else self.journal.redo(request=request)
                 if made is None:
@@ -253,14 +260,14 @@ class Collection:
                 self.journal.record(made, request=request, kind=kind)
                 title = made.title
             else:
-                raise InputError(f"'{kind}' is no action; use one of {', '.join([*makers, 'skip', 'undo', 'redo'])}")
+                raise InputError(f"'{kind}' is no action; use one of {', '.join([*makers, 'undo', 'redo'])}")
             self._n_renamed += bool(made.names)
-            touched = [*np.unique(made.before).tolist(), *np.unique(made.after).tolist()]
-            self.table.refresh(sorted(set(touched)))
-            return self._report(title, made.labels)
+            self.table.refresh(np.union1d(made.before, made.after))
+            self._pages.relieve()
+            return self._report(title, made.list_labels(_MOST_NAMED))
 
     def _report(self, title: str, changed: Sequence[int], *, repeated: bool = False) -> dict[str, Any]:
-        return {"title": title, "changed": list(changed)[:1000], "repeated": repeated, "summary": self.summarise()}
+        return {"title": title, "changed": list(changed), "repeated": repeated, "summary": self.summarise()}
 
     def _split(self, given: dict[str, Any]) -> Change:
         label = _need(given, "label")
@@ -276,11 +283,10 @@ class Collection:
             )
         return members, group_members(self.features, members, n_parts)
 
-    def _skip(self, pair: int) -> dict[str, Any]:
-        """Leave a question out until the page is started again."""
-        if self._queue is not None and 0 <= pair < len(self._queue.pool.first):
-            self._queue.skipped.add(pair)
-        return self._report("skipped", [])
+    def _skip(self, given: dict[str, Any]) -> Change:
+        """Leave a question open: it does not come back, unless the skipping is undone."""
+        question = self.queue.describe(self.book, self.table, _need(given, "pair"))
+        return skip_question(self.book, question.first_face, question.second_face)
 
     def _answer(self, given: dict[str, Any]) -> Change:
         """Turn an answer into a merge, a split or a note."""
@@ -330,12 +336,11 @@ class Collection:
         level = given.get("tau1")
         if isinstance(level, bool) or not isinstance(level, int | float) or not self.floor <= level <= 1:
             raise InputError(f"strictness ({str(level)[:40]}) must be between {self.floor:.2f} and 1")
-        told = replace(make_constraints(self.book), people=())
+        told = make_constraints(self.book, people=False)
         corrected = apply_constraints(self._levels.cut(level), self._graph, told)
         named = keep_ids(corrected, self.book.labels)
-        fresh = named >= 0
-        fresh[fresh] = ~np.isin(named[fresh], self.book.labels)
-        named[fresh] += self.book.next_label - (int(self.book.labels.max(initial=-1)) + 1)
+        highest = int(self.book.labels.max(initial=-1))
+        named[named > highest] += self.book.next_label - (highest + 1)  # a label is never given twice
         named[self.book.labels == NOT_A_FACE] = NOT_A_FACE
         return relabel(self.book, named, level=float(level))
 

@@ -13,6 +13,7 @@ Every answer forbids the browser to load or run anything from elsewhere.
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
@@ -43,6 +44,7 @@ class Guard:
         self._app, self._token = app, token
         self._hosts = {host.lower() for host in hosts}
         self._origins = {f"http://{host}" for host in self._hosts}
+        self.last_request: float | None = None  # when a page last asked for something, by time.monotonic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Check the request, then hand it on without the token."""
@@ -52,6 +54,7 @@ class Guard:
         if refusal is not None:
             await _refuse(send, *refusal)
             return
+        self.last_request = time.monotonic()
         body = await _read_body(receive)
         if body is None:
             await _refuse(send, 413, "the request is too large")

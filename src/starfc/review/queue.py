@@ -2,7 +2,8 @@
 
 In: a Pool of pairs of parts, the table of clusters as it is now, answers. Out: the next questions. Pairs whose parts
 are in different clusters are judged as those clusters, sizes and mean cosine as of now; pairs within a cluster as
-parts. What an earlier answer settles is not asked: two clusters with a "no" between them, two parts with a "yes".
+parts. What an earlier answer settles is not asked: two clusters with a "no" between them, two parts with a "yes"; nor
+what was skipped, which is left alone like a "no" but says nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +42,6 @@ class QuestionQueue:
 
     def __init__(self, pool: Pool, *, tau1: float, threshold: float) -> None:
         self.pool = pool
-        self.skipped: set[int] = set()
         self._tau1, self._threshold = tau1, threshold
         self._learned: dict[tuple[int, int], tuple[NDArray[np.float64], bool, bool]] = {}
 
@@ -120,18 +120,15 @@ class QuestionQueue:
     def _find_settled(self, book: Book, first: NDArray[np.int64], second: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Mark the pairs that need no answer."""
         settled = np.zeros(len(first), dtype=bool)
-        settled[np.fromiter(self.skipped, np.int64, len(self.skipped))] = True
-        if not book.answers:
-            return settled
-        pairs = np.array(list(book.answers), dtype=np.int64)
-        same = np.fromiter(book.answers.values(), bool, len(book.answers))
-        settled |= np.isin(_make_keys(first, second), _make_keys(*book.labels[pairs[~same]].T)) & (first != second)
+        left = [*(pair for pair, same in book.answers.items() if not same), *book.skipped]
+        pairs = np.array(left, dtype=np.int64).reshape(-1, 2)
+        settled |= np.isin(_make_keys(first, second), _make_keys(*book.labels[pairs].T)) & (first != second)
         # Parts that a chain of "yes" connects are one; a "no" within a cluster settles that very pair.
         roots = np.arange(len(self.pool.sizes))
         for part, root in self.connect_parts(book).items():
             roots[part] = root
         settled |= roots[self.pool.first] == roots[self.pool.second]
-        told = _make_keys(*self.pool.parts[pairs[~same]].T)
+        told = _make_keys(*self.pool.parts[pairs].T)
         return np.asarray(settled | np.isin(_make_keys(self.pool.first, self.pool.second), told))
 
     @staticmethod

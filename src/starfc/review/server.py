@@ -13,6 +13,7 @@ import math
 import secrets
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,8 +22,8 @@ import numpy as np
 
 from ..errors import InputError, MissingExtraError, OutputError, StarfcError
 from ..export import final_labels, make_constraints
-from .collection import Collection
-from .guard import App, Guard
+from .collection import CARD_FACES, Collection
+from .guard import Guard
 from .table import SORTS, Filter
 from .thumbnails import Thumbnails
 
@@ -40,9 +41,10 @@ _FILES = {
     "icon.svg": "image/svg+xml",
 }
 _MOST_PER_PAGE = 500
+_IDLE_S, _LONGEST_WAIT_S = 1.5, 20.0
 
 
-def create_app(collection: Collection, *, token: str, hosts: tuple[str, ...], seed: int = 0) -> App:
+def create_app(collection: Collection, *, token: str, hosts: tuple[str, ...], seed: int = 0) -> Guard:
     """Make the application: every address begins with the token, every Host must be one of `hosts`."""
     try:
         from starlette.applications import Starlette
@@ -55,6 +57,7 @@ def create_app(collection: Collection, *, token: str, hosts: tuple[str, ...], se
         Route("/", pages.index),
         Route("/static/{name}", pages.static),
         Route("/face/{row}", pages.face),
+        Route("/faces/{rows}", pages.faces),
         Route("/api/summary", _stating(pages.summary)),
         Route("/api/wall", _stating(pages.wall)),
         Route("/api/cluster/{label}", _stating(pages.cluster)),
@@ -85,11 +88,22 @@ def serve(
                 app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="off",
                 limit_concurrency=200, timeout_graceful_shutdown=2,
             )  # fmt: skip
-            threading.Thread(target=collection.prepare_questions, daemon=True).start()
+            threading.Thread(target=_prepare_when_idle, args=(collection, app), daemon=True).start()
             on_ready(f"http://127.0.0.1:{port}/{token}/")
             uvicorn.Server(config).run(sockets=[listener])
     finally:
         collection.close()
+
+
+def _prepare_when_idle(collection: Collection, guard: Guard) -> None:
+    """Look for questions once the wall has been drawn, which two cores cannot do at the same time, or when asked."""
+    started = time.monotonic()
+    while not collection.questions_wanted.wait(0.2):
+        last = guard.last_request
+        if time.monotonic() > (started + _LONGEST_WAIT_S if last is None else last + _IDLE_S):
+            break
+    collection.prepare_questions()
+    collection.count_levels()
 
 
 def _listen(port: int) -> socket.socket:
@@ -128,6 +142,15 @@ class _Pages:
         made = self._thumbnails.draw(row, size) if row is not None and size is not None else None
         if made is None:
             return _reply(b"no such face", "text/plain", status=404)
+        return _reply(*made, cache="private, max-age=86400")
+
+    def faces(self, request: Request) -> Response:
+        """Answer with the avatars of the faces of a card as one picture."""
+        rows = [_read_whole(text) for text in request.path_params["rows"].split(",", CARD_FACES)]
+        known = [row for row in rows if row is not None]
+        made = self._thumbnails.draw_sheet(known) if len(known) == len(rows) <= CARD_FACES else None
+        if made is None:
+            return _reply(b"no such faces", "text/plain", status=404)
         return _reply(*made, cache="private, max-age=86400")
 
     def summary(self, request: Request) -> Any:  # noqa: ANN401

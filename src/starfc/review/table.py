@@ -7,7 +7,6 @@ again, from the rows of their faces; new labels get new slots. Sorting and filte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..corrections import Book
 from ..features import Features
+from ..progress import Progress, silent
 from ..prune import EdgeGraph
 from ..quality import MARGIN_SCALE, average_by_cluster, group_faces, measure_shapes, measure_some_shapes
 
@@ -48,8 +48,17 @@ class ClusterTable:
         Of each face.
     """
 
-    def __init__(self, features: Features, graph: EdgeGraph, book: Book, *, floor: float, tau1: float) -> None:
-        self._features, self._graph, self._book = features, graph, book
+    def __init__(
+        self,
+        features: Features,
+        graph: EdgeGraph,
+        book: Book,
+        *,
+        floor: float,
+        tau1: float,
+        progress: Progress = silent,
+    ) -> None:
+        self._features, self._graph, self._book, self._progress = features, graph, book, progress
         self._floor, self._tau1 = np.float32(floor), np.float32(tau1)
         self.version = 0
         self.rebuild()
@@ -60,7 +69,7 @@ class ClusterTable:
         hidden = labels < 0
         # Faces that are none are gathered in a last slot that is never shown.
         groups = group_faces(np.where(hidden, labels.max(initial=0) + 1, labels))
-        shapes = measure_shapes(self._features, groups)
+        shapes = measure_shapes(self._features, groups, progress=self._progress)
         self.face_confidence = self._judge(np.arange(len(labels), dtype=np.int32))
         self.closeness = shapes.closeness
         n_shown = groups.n_clusters - int(hidden.any())
@@ -79,13 +88,13 @@ class ClusterTable:
         self.sums = with_spare(shapes.sums)
         self.version += 1
 
-    def refresh(self, labels: Sequence[int]) -> None:
-        """Compute the given clusters again."""
-        wanted = [label for label in labels if label >= 0]
+    def refresh(self, labels: NDArray[np.int64]) -> None:
+        """Compute the given clusters again; labels ascend."""
+        wanted = labels[labels >= 0]
         if len(wanted) > _AT_ONCE_ABOVE:
-            self._refresh_many(np.array(wanted, dtype=np.int64))
+            self._refresh_many(wanted)
         else:
-            for label in wanted:
+            for label in wanted.tolist():
                 self._refresh_one(label)
         self.version += 1
 
@@ -170,38 +179,44 @@ class ClusterTable:
         self.confidence[slot] = self.face_confidence[members].mean()
 
     def _refresh_many(self, labels: NDArray[np.int64]) -> None:
-        """Compute many clusters again, together; `labels` ascend."""
+        """Compute many clusters again, together, and gather the slots in use; `labels` ascend."""
         faces = np.flatnonzero(np.isin(self._book.labels, labels)).astype(np.int32)
         groups = group_faces(self._book.labels[faces])
-        shapes = measure_some_shapes(self._features, faces, groups)
+        old = np.flatnonzero(self.sizes[: self.n_slots] > 0)
+        old = old[~np.isin(self.labels[old], labels)]
+        merged = np.sort(np.concatenate((self.labels[old], groups.ids)))
+        stayed, filled = np.searchsorted(merged, self.labels[old]), np.searchsorted(merged, groups.ids)
+        # Column by column, the old one dropped before the next is made: sums are the largest thing there is.
+        self.sums = self._extend(self.sums[old], stayed, len(merged))
+        shapes = measure_some_shapes(self._features, faces, groups, progress=self._progress)
+        self.sums[filled] = shapes.sums
         self.closeness[faces] = shapes.closeness
         self.face_confidence[faces] = self._judge(faces)
-        slots = self.find_all(labels)
-        new = np.flatnonzero(slots < 0)
-        self._make_room(len(new))
-        for place in new.tolist():
-            slots[place] = self._add_slot(int(labels[place]))
-        self.sizes[slots] = 0
-        filled = slots[np.searchsorted(labels, groups.ids)]
-        self.sizes[filled] = groups.sizes
-        self.cohesion[filled], self.sums[filled] = shapes.cohesion, shapes.sums
+        self.cohesion = self._extend(self.cohesion[old], stayed, len(merged))
+        self.confidence = self._extend(self.confidence[old], stayed, len(merged))
+        self.sizes = self._extend(self.sizes[old], stayed, len(merged))
+        self.labels = np.concatenate((merged, np.zeros(_SPARE, dtype=np.int64)))
+        self.cohesion[filled], self.sizes[filled] = shapes.cohesion, groups.sizes
         self.confidence[filled] = average_by_cluster(self.face_confidence[faces], groups)
+        self.n_slots, self._sorted_labels, self._added = len(merged), merged, {}
+
+    @staticmethod
+    def _extend(values: NDArray[Any], places: NDArray[np.int64], count: int) -> NDArray[Any]:
+        """Return a column of so many slots and some to spare, with the values at their places."""
+        column = np.zeros((count + _SPARE, *values.shape[1:]), dtype=values.dtype)
+        column[places] = values
+        return column
 
     def _add_slot(self, label: int) -> int:
         """Take the next free slot, making room where there is none."""
-        self._make_room(1)
+        if self.n_slots == len(self.labels):
+            for name in ("labels", "sizes", "cohesion", "confidence", "sums"):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate((old, np.zeros((_SPARE, *old.shape[1:]), dtype=old.dtype))))
         slot = self._added[label] = self.n_slots
         self.labels[slot] = label
         self.n_slots += 1
         return slot
-
-    def _make_room(self, count: int) -> None:
-        """Make sure of so many free slots."""
-        if self.n_slots + count <= len(self.labels):
-            return
-        for name in ("labels", "sizes", "cohesion", "confidence", "sums"):
-            old = getattr(self, name)
-            setattr(self, name, np.concatenate((old, np.zeros((count + _SPARE, *old.shape[1:]), dtype=old.dtype))))
 
     def _judge(self, faces: NDArray[np.int32]) -> NDArray[np.float32]:
         """Return the confidence of the given faces, by the edges above the floor."""

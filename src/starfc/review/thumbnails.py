@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..avatars import draw_avatar, draw_placeholder, fit_avatars
+from ..avatars import draw_avatar, draw_placeholder, draw_sheet, fit_avatars
 from ..features import Features
 from ..images import ImageList, make_thumbnail
 
@@ -57,6 +58,12 @@ class Thumbnails:
                 self._bytes -= len(self._kept.popitem(last=False)[1][0])
         return made
 
+    def draw_sheet(self, rows: Sequence[int]) -> Picture | None:
+        """Return the avatars of several faces as one picture; None if one of them is none, or has a picture."""
+        if self._images is not None or not all(0 <= row < len(self._features) for row in rows):
+            return None
+        return draw_sheet([self._draw_avatar(row, 64) for row in rows]).encode(), "image/svg+xml"
+
     def _make(self, row: int, size: int) -> Picture:
         if self._images is not None and self._images.name(row):
             file = self._images.find(row)
@@ -65,7 +72,10 @@ class Thumbnails:
             if encoded is not None:
                 return encoded, "image/jpeg"
             return draw_placeholder(size=size).encode(), "image/svg+xml"
+        return self._draw_avatar(row, size).encode(), "image/svg+xml"
+
+    def _draw_avatar(self, row: int, size: int) -> str:
+        """Draw a face from the given traits, or else from its embedding."""
         if self._traits is not None:
-            return draw_avatar(self._traits[row], size=size).encode(), "image/svg+xml"
-        traits = self._axes.find_traits(self._features.take(np.array([row])))[0]
-        return draw_avatar(traits, size=size).encode(), "image/svg+xml"
+            return draw_avatar(self._traits[row], size=size)
+        return draw_avatar(self._axes.find_traits(self._features.take(np.array([row])))[0], size=size)

@@ -20,6 +20,10 @@ export function make(tag, properties = {}, ...children) {
 export const picture = (row, size = 96) =>
   make("img", { src: `face/${row}?size=${size}`, alt: `face ${row}`, loading: "lazy", decoding: "async", draggable: false });
 
+// Several avatars as one picture, which browsers draw far sooner.
+export const sheet = (rows) =>
+  make("img", { class: "sheet", src: `faces/${rows.join(",")}`, alt: `faces ${rows.join(", ")}`, decoding: "async", draggable: false });
+
 export const call = (cluster) => cluster.name || (cluster.label < 0 ? "not faces" : `person ${cluster.label}`);
 
 export async function get(path, query = {}) {
@@ -150,7 +154,7 @@ const KEYS = [
   ["arrows, PgUp, PgDn", "move"], ["Enter", "open the cluster"], ["x or Space", "select, or not"], ["Esc", "drop the selection, go back"],
   ["m", "wall: merge the selected; cluster: merge with the nearest"], ["n", "name"], ["/", "search"],
   ["o", "cluster: outliers first"], ["s", "cluster: split"], ["p", "cluster: selected faces are a new person"],
-  ["d", "cluster: selected are not faces"], ["a", "cluster: select all faces in sight"], ["y, n, s", "question: yes, no, skip"],
+  ["g", "cluster: move the selected, or all, to someone by name"], ["d", "cluster: selected are not faces"], ["a", "cluster: select all faces in sight"], ["y, n, s", "question: yes, no, skip"],
 ];
 
 function askHelp() {

@@ -75,7 +75,7 @@ export class Grid {
 
   paint(all = false) {
     const columns = this.columns(), first = Math.max(0, this.firstRow() - 1);
-    const rows = Math.ceil(this.scroller.clientHeight / this.height) + 3;
+    const rows = Math.ceil(this.scroller.clientHeight / this.height) + 2;
     const begin = first * columns, end = Math.min(this.total, (first + rows) * columns);
     for (const [index, cell] of this.cells)
       if (all || index < begin || index >= end) { cell.remove(); this.cells.delete(index); }

@@ -1,8 +1,8 @@
 // The four views: the wall of people, one cluster, the questions, the history.
-import { act, ask, call, change, closeDialog, get, go, make, picture, say, state } from "./app.js";
+import { act, ask, call, change, closeDialog, get, go, make, picture, say, sheet, state } from "./app.js";
 import { Grid } from "./grid.js";
 
-const remembered = { sort: "size", search: "", min_size: "", max_confidence: "", named: "", place: 0 };
+const remembered = { sort: "size", search: "", min_size: "", max_size: "", max_confidence: "", named: "", place: 0 };
 
 function drawCard(cluster, faces = 6) {
   const share = Math.round(cluster.confidence * 100);
@@ -10,8 +10,9 @@ function drawCard(cluster, faces = 6) {
   const fill = make("i", { class: tone });
   fill.style.width = `${share}%`;
   const facts = cluster.cohesion === null ? "" : `, cohesion ${cluster.cohesion}`;
+  const rows = cluster.faces.slice(0, faces);
   return [
-    make("div", { class: "mini" }, ...cluster.faces.slice(0, faces).map((row) => picture(row))),
+    state.summary.has_images ? make("div", { class: "mini" }, ...rows.map((row) => picture(row))) : sheet(rows),
     make("div", { class: "line" }, make("b", {}, call(cluster)),
       make("span", {}, tone ? make("em", { class: tone }, `${share} % sure`) : null, ` ${cluster.size.toLocaleString("en")}`)),
     make("div", { class: "meter", title: `confidence ${share} %${facts}` }, fill),
@@ -28,6 +29,45 @@ function askName(cluster, done) {
   ask(`Name ${call(cluster)}`, field, make("div", { class: "row" }, make("button", { class: "main", onclick: save }, "Save"),
     make("button", { onclick: closeDialog }, "Cancel")));
   field.select();
+}
+
+// Ask for a person by name or number; the nearest ones are offered first. `done` gets the label.
+function askPerson(title, verb, offered, done) {
+  const list = make("div", { class: "choices" });
+  const field = make("input", { type: "search", placeholder: "name or number", "aria-label": "name or number", class: "wide" });
+  let shown = [], latest = 0, typing;
+  const show = (people) => {
+    shown = people;
+    list.replaceChildren(...people.map((one) => make("button", { class: "choice", "data-label": one.label, onclick: () => take(one) },
+      make("span", { class: "mini" }, ...one.faces.slice(0, 4).map((row) => picture(row, 64))),
+      make("b", {}, call(one)), make("span", { class: "dim" }, one.size.toLocaleString("en")))));
+    if (!people.length) list.append(make("p", { class: "dim" }, "nobody of that name or number"));
+  };
+  const take = (one) => {
+    closeDialog();
+    done(one.label);
+  };
+  const look = async () => {
+    const mine = ++latest;
+    if (!field.value.trim()) return show(offered);
+    const found = await get("api/wall", { search: field.value, count: 8 }).catch(() => ({ clusters: [] }));
+    if (mine === latest) show(found.clusters);
+  };
+  field.addEventListener("input", () => {
+    clearTimeout(typing);
+    typing = setTimeout(look, 150);
+  });
+  field.addEventListener("keydown", async (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    clearTimeout(typing);
+    await look();
+    if (shown.length && field.value.trim()) take(shown[0]);
+  });
+  ask(title, field, list, make("div", { class: "row" }, make("span", { class: "dim" }, `Enter ${verb} the first`),
+    make("button", { onclick: closeDialog }, "Cancel")));
+  show(offered);
+  field.focus();
 }
 
 export class Wall {
@@ -55,7 +95,7 @@ export class Wall {
     const bar = make("div", { class: "bar" },
       make("label", {}, "sort", choose("sort", [["size", "size"], ["doubt", "doubt"], ["cohesion", "least cohesive"], ["name", "name"], ["label", "number"]])),
       this.search,
-      make("label", {}, "faces ≥", enter("min_size", { type: "number", min: 1 })),
+      make("label", {}, "faces ≥", enter("min_size", { type: "number", min: 1 }), "≤", enter("max_size", { type: "number", min: 1 })),
       make("label", {}, "confidence", choose("max_confidence", [["", "any"], ["0.9", "< 0.9"], ["0.7", "< 0.7"], ["0.5", "< 0.5"]])),
       make("label", {}, "named", choose("named", [["", "all"], ["yes", "named"], ["no", "unnamed"]])), this.count, this.button);
     const scroller = make("div", { class: "scroll", id: "wall", tabIndex: -1 });
@@ -136,7 +176,7 @@ export class Cluster {
     this.keys = {
       x: () => this.pick(this.grid.at), " ": () => this.pick(this.grid.at), o: () => this.turn(), s: () => this.split(),
       p: () => this.move(null), d: () => this.reject(), a: () => this.all(), n: () => this.field?.select(),
-      m: () => this.near[0] && this.merge(this.near[0].label), Escape: () => this.leave(), Backspace: () => go("wall"),
+      m: () => this.near[0] && this.merge(this.near[0].label), g: () => this.give(), Escape: () => this.leave(), Backspace: () => go("wall"),
     };
   }
 
@@ -176,8 +216,8 @@ export class Cluster {
     this.field = real ? make("input", { value: found.name || "", placeholder: call(found), "aria-label": "name", maxLength: 200,
       onchange: (event) => change("name", { label: found.label, name: event.target.value }) }) : null;
     const facts = [`${found.size} face${found.size === 1 ? "" : "s"}`];
-    if (real && found.cohesion !== null) facts.push(`cohesion ${found.cohesion}`);
-    if (real) facts.push(`confidence ${found.confidence}`);
+    if (real && found.cohesion !== null) facts.push(`cohesion ${found.cohesion.toFixed(2)}`);
+    if (real) facts.push(`confidence ${found.confidence.toFixed(2)}`);
     this.head.replaceChildren(make("button", { onclick: () => go("wall"), title: "back (Esc)" }, "←"),
       this.field ?? make("b", {}, "Not faces"), make("span", { class: "dim" }, facts.join(" · ")));
     this.drawBar();
@@ -193,6 +233,7 @@ export class Cluster {
       button(this.outliers ? "Outliers first ✓" : "Outliers first", () => this.turn(), { title: "o" }),
       button("Split …", () => this.split(), { title: "s", disabled: this.found.label < 0 || this.found.size < 2 }),
       button(`New person${count ? ` (${count})` : ""}`, () => this.move(null), { title: "p", ...some }),
+      button(count ? `Move (${count}) to …` : "Merge with …", () => this.give(), { title: "g", disabled: this.found.label < 0 && !count }),
       button("Not a face", () => this.reject(), { title: "d", ...some, hidden: this.found.label < 0 }),
       make("span", { class: "dim" }, count ? `${count} selected` : "click or x to select"));
     for (const other of this.side?.querySelectorAll("button.here") ?? []) other.disabled = !count;
@@ -264,6 +305,13 @@ export class Cluster {
 
   merge(label) {
     return change("merge", { labels: [this.label, label] });
+  }
+
+  // The selected faces, or all of them, belong to someone who need not be near.
+  give() {
+    const count = this.grid.chosen.size;
+    if (count) askPerson(`Move ${count} face${count === 1 ? "" : "s"} to`, "moves to", this.near, (label) => this.move(label));
+    else if (this.label >= 0) askPerson(`Merge ${call(this.found)} with`, "merges with", this.near, (label) => this.merge(label));
   }
 
   leave() {
