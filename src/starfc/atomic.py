@@ -50,6 +50,15 @@ def require_folder_writable(target: Path) -> None:
         raise OutputError(f"output {target} is a file; give a folder name")
 
 
+def make_folder(folder: Path) -> Path:
+    """Make a folder, and those above it, unless it is there; return it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"output folder {folder} cannot be made: {error.strerror}; choose another") from error
+    return folder
+
+
 def _require_parent(target: Path) -> None:
     """Refuse a target whose folder is missing or read-only."""
     folder = target.resolve().parent

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .atomic import replacing
+from .atomic import make_folder, replacing
 from .avatars import imagine_traits
-from .errors import OutputError
 from .evidence import take_evidence
 from .features import load_features
 from .labels import load_labels
@@ -105,11 +104,7 @@ def run_demo(
     -------
     DemoResult
     """
-    folder = Path(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"demo folder {folder} cannot be made: {error.strerror}; choose another -o") from error
+    folder = make_folder(Path(folder))
     with limited_threads(threads):
         say(f"making {faces} faces to cluster and {2 * faces} of other people to train on ...")
         test = synthesise(folder / "test", faces=faces, people=faces // 32, dim=128, seed=seed, progress=progress)

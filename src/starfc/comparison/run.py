@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import __version__
-from ..atomic import write_json
+from ..atomic import make_folder, write_json
 from ..baselines import Method
-from ..errors import InputError, OutputError
+from ..errors import InputError
 from ..progress import Progress, silent
 from .limits import run_limited
 from .paper import find_published
@@ -76,11 +76,8 @@ class Bench:
 
     def __init__(self, folder: Path, options: Options, *, progress: Progress = silent, say: Say | None = None) -> None:
         self.folder, self.options, self.progress, self.say = folder, options, progress, say or (lambda line: None)
-        try:
-            for name in ("jobs", "graphs", "models", "parts"):
-                (folder / name).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise OutputError(f"output folder {folder} cannot be made ({error.strerror}); choose another") from error
+        for name in ("jobs", "graphs", "models", "parts"):
+            make_folder(folder / name)
 
     def run(self, methods: list[Method], trains: list[Part], tests: list[Part]) -> list[Row]:
         """Run every method on every pair of parts; method after method, so that the table fills from above."""

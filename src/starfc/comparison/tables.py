@@ -72,7 +72,7 @@ def format_table(rows: list[Row]) -> str:
     for row in rows:
         cells = [row.title, "yes" if row.trained else "no", *_list_scores(row), *_list_costs(row)]
         lines.append(cells + [_format_published(row)] * beside)
-    return _format_markdown(lines)
+    return format_markdown(lines)
 
 
 def format_grid(rows: list[Row], *, column: str) -> str:
@@ -86,7 +86,7 @@ def format_grid(rows: list[Row], *, column: str) -> str:
             row = next(row for row in rows if row.title == title and getattr(row, column) == name)
             cells.append(_format_cell(row))
         lines.append(cells)
-    return _format_markdown(lines)
+    return format_markdown(lines)
 
 
 def _format_cell(row: Row) -> str:
@@ -120,7 +120,7 @@ def _format_published(row: Row) -> str:
     return " / ".join("-" if value is None else f"{value:.2f}" for value in row.paper)
 
 
-def _format_markdown(lines: list[list[str]]) -> str:
+def format_markdown(lines: list[list[str]]) -> str:
     """Join cells; the first line is the head."""
     formatted = ["| " + " | ".join(cells) + " |" for cells in lines]
     return "\n".join([formatted[0], "|" + "---|" * len(lines[0]), *formatted[1:]])
