@@ -49,7 +49,26 @@ class _Draw:
         return self.rng.standard_normal((n, self.dim), dtype=np.float32) * scale
 
 
-def draw_world(seed: int, n_faces: int | None = None) -> tuple[NDArray[np.float32], NDArray[np.int64], dict[str, Any]]:
+def draw_small_world(seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64], dict[str, Any]]:
+    """Draw a collection of 60 to 3,000 faces; in one of ten nobody has a second face."""
+    rng = np.random.default_rng([seed, 78])
+    n = int(np.exp(rng.uniform(np.log(60), np.log(3000))))
+    return draw_world(seed, n, sizes=np.ones(n, dtype=np.int64) if rng.random() < 0.1 else None)
+
+
+def draw_crowded_world(seed: int) -> tuple[NDArray[np.float32], NDArray[np.int64], dict[str, Any]]:
+    """Draw a collection of 60 to 3,000 faces that 1 to 20 people fill, up to a half that are of people seen once."""
+    rng = np.random.default_rng([seed, 79])
+    n = int(np.exp(rng.uniform(np.log(60), np.log(3000))))
+    n_once = int(rng.choice([0, rng.uniform(0, 0.5)]) * n)
+    shares = rng.dirichlet(np.full(int(np.exp(rng.uniform(0, np.log(20)))), 1.5))
+    sizes = np.maximum(1, np.rint((n - n_once) * shares)).astype(np.int64)
+    return draw_world(seed, n, sizes=np.concatenate((sizes, np.ones(n_once, dtype=np.int64))))
+
+
+def draw_world(
+    seed: int, n_faces: int | None = None, *, sizes: NDArray[np.int64] | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.int64], dict[str, Any]]:
     """Draw a collection.
 
     Parameters
@@ -58,6 +77,8 @@ def draw_world(seed: int, n_faces: int | None = None) -> tuple[NDArray[np.float3
         Everything follows from it.
     n_faces : int, optional
         About how many rows; 1,000 to 9,000 by default.
+    sizes : int64 (people,), optional
+        How many faces each person has; drawn by default.
 
     Returns
     -------
@@ -72,7 +93,7 @@ def draw_world(seed: int, n_faces: int | None = None) -> tuple[NDArray[np.float3
     decay = min(max(28.0, rng.uniform(0.22, 0.8) * dim), rng.uniform(60, 140))
     variances = np.exp(-np.arange(dim) / decay)
     world = _Draw(rng, dim, variances / variances.sum())
-    sizes, kind = draw_sizes(rng, n)
+    sizes, kind = draw_sizes(rng, n) if sizes is None else (sizes, "given")
     labels = np.repeat(np.arange(len(sizes)), sizes)
     rows = _draw_identities(world, len(sizes))[labels]
     rows += _draw_looks(world, labels, len(sizes))

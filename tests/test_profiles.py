@@ -142,3 +142,25 @@ def test_copies_only():
     features = Features(np.ones((40, 8)))
     profiles = measure_profiles(features)
     assert np.isfinite(profiles.weigh_edges(join_rows(features.read(0, 40), 5))).all()
+
+
+def draw_one_person(rng, n, dim=128):
+    """Pictures of one person: a face, a few directions in which it varies, and noise of varied strength."""
+    looks = rng.normal(size=(n, 6)) @ rng.normal(size=(6, dim)) / np.sqrt(6 * dim)
+    noise = rng.lognormal(0, 0.5, size=(n, 1)) * rng.normal(size=(n, dim)) / np.sqrt(dim)
+    return rng.normal(size=(1, dim)) / np.sqrt(dim) + 0.7 * looks + 0.6 * noise
+
+
+@pytest.mark.parametrize("n", [30, 300])
+def test_one_person_alone_is_measured_against_a_typical_embedder(n):
+    rng = np.random.default_rng(n)
+    alone = measure_profiles(Features(draw_one_person(rng, n)))
+    assert (alone.centres == 0).all() and (alone.scales == np.float32(0.1)).all()
+
+
+def test_strangers_of_an_embedder_off_its_centre_are_not_one_person():
+    rng = np.random.default_rng(5)
+    rows = rng.normal(size=(300, 128)) / np.sqrt(128)
+    offset = rng.normal(size=(1, 128)) / np.sqrt(128)
+    profiles = measure_profiles(Features(rows + offset))  # mean cosine .5
+    assert np.median(profiles.centres) > 0.4

@@ -52,7 +52,6 @@ def test_scores_are_those_of_the_network_edge_by_edge(album):
     scores = score_by_relations(features, graph, model=model).scores
     around = survey_graph(graph, measure_profiles(features).weigh_edges(graph))
     log_odds = np.full(graph.neighbors.shape, -np.inf)
-    usable = np.zeros(graph.neighbors.shape, dtype=bool)
     for i in range(600):
         relations, positions = relate_rows(around, i, i + 1)
         for line, position in zip(relations.astype(np.float64), positions, strict=True):
@@ -61,15 +60,12 @@ def test_scores_are_those_of_the_network_edge_by_edge(album):
                 values = values @ model.weights[layer].astype(np.float64) + model.biases[layer]
                 values = np.maximum(values, 0) if layer < 2 else values
             log_odds[i, position] = values[0]
-            usable[i, position] = line[RELATIONS.index("discovery_hi")] >= find_least_discovery(around)
-    doubtful = log_odds[np.abs(log_odds) < 3.5]
-    likely = (1 / (1 + np.exp(-doubtful))).sum()
-    shift = np.log((likely + 25) / (len(doubtful) - likely + 25))
-    log_odds[~usable] = -np.inf
-    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-log_odds - shift)), atol=1e-4)
+            short = find_least_discovery(around) - line[RELATIONS.index("discovery_hi")]
+            log_odds[i, position] -= np.log(10) * max(short, 0)
+    np.testing.assert_allclose(scores, 1 / (1 + np.exp(-log_odds)), atol=1e-4)
 
 
-def test_low_edges_are_refused_where_all_matches_stand_high(album):
+def test_low_edges_lose_odds_where_all_matches_stand_high(album):
     features, graph, _ = album
     around = survey_graph(graph, measure_profiles(features).weigh_edges(graph))
     model = draw_model()
@@ -79,8 +75,9 @@ def test_low_edges_are_refused_where_all_matches_stand_high(album):
         scores = predict_edges(placed, model)
         for i in (0, 300):
             relations, positions = relate_rows(placed, i, i + 1)
-            refused = relations[:, RELATIONS.index("discovery_hi")] < least
-            assert ((scores[i, positions] == 0) == refused).all()
+            short = np.maximum(least - relations[:, RELATIONS.index("discovery_hi")].astype(np.float64), 0)
+            odds = np.exp(model.predict(relations).astype(np.float64)) / 10**short
+            np.testing.assert_allclose(scores[i, positions], odds / (1 + odds), rtol=1e-4, atol=1e-7)
 
 
 def test_strangers_stay_alone():
@@ -88,6 +85,16 @@ def test_strangers_stay_alone():
         features = Features(np.random.default_rng(n).normal(size=(n, dim)))
         scored = score_by_relations(features, build_knn(features, k=min(80, n - 1)))
         assert len(np.unique(label_components(parse_edges(scored, PREFERENCES["balanced"])))) > 0.97 * n
+
+
+def test_one_person_alone_is_one_cluster():
+    rng = np.random.default_rng(8)
+    looks = rng.normal(size=(150, 6)) @ rng.normal(size=(6, 128)) / np.sqrt(6 * 128)
+    noise = rng.lognormal(0, 0.5, size=(150, 1)) * rng.normal(size=(150, 128)) / np.sqrt(128)
+    features = Features(rng.normal(size=(1, 128)) / np.sqrt(128) + 0.7 * looks + 0.6 * noise)
+    scored = score_by_relations(features, build_knn(features, k=80))
+    found = label_components(parse_edges(scored, PREFERENCES["balanced"]))
+    assert np.bincount(found).max() > 0.9 * 150
 
 
 def test_the_shipped_model_tells_people_apart(album):

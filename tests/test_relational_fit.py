@@ -17,7 +17,7 @@ from starfc import relational_fit  # noqa: E402
 from starfc.features import Features  # noqa: E402
 from starfc.heldout import score_faces  # noqa: E402
 from starfc.people import index_people  # noqa: E402
-from starfc.relational import load_shipped  # noqa: E402
+from starfc.relational import PREFERENCES, load_shipped  # noqa: E402
 from starfc.relational_fit import Judged, choose_setting, divide_rounds, draw_people, gather_judged  # noqa: E402
 from starfc.relational_model import make_model  # noqa: E402
 from starfc.synth import make_faces  # noqa: E402
@@ -131,7 +131,7 @@ def test_labels_help_with_other_people(small):
 
 def test_nobody_held_out_leaves_the_threshold_without_labels(faces, small):
     model = train(*faces, threads=1, held_out=0.0, steps=3)
-    assert model.config.tau1 == 0.6
+    assert model.config.tau1 == PREFERENCES["balanced"]
     assert model.config.training["pairwise_f"] is None
 
 

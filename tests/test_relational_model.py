@@ -10,7 +10,7 @@ from starfc.errors import InputError, ModelError
 from starfc.features import Features
 from starfc.knn import build_knn
 from starfc.model import Model, ModelConfig, expected_shapes, load_model
-from starfc.relational import load_shipped
+from starfc.relational import PREFERENCES, load_shipped
 from starfc.relational_model import combine_scores, make_model, open_network
 from starfc.score import ScoredEdges, score_edges
 from starfc.synth import make_faces
@@ -18,7 +18,7 @@ from starfc.synth import make_faces
 
 @pytest.fixture
 def model():
-    return make_model(load_shipped(), dim=32, tau1=0.6, training={"n_people": 3})
+    return make_model(load_shipped(), dim=32, tau1=PREFERENCES["balanced"], training={"n_people": 3})
 
 
 @pytest.fixture(scope="module")
@@ -41,14 +41,14 @@ def test_the_same_network_clusters_as_the_shipped_one(model, faces):
     assert np.array_equal(plain.labels, own.labels)
     assert np.array_equal(plain.scored.scores, own.scored.scores)
     assert "model's network of relations" in own.notes[0]
-    assert own.settings.partition == "mapequation" and own.settings.tau1 == 0.6
+    assert own.settings.partition == "mapequation" and own.settings.tau1 == PREFERENCES["balanced"]
 
 
 def test_settings_come_from_the_model(model, faces):
     strict = model.with_config(tau1=0.9)
     assert starfc.cluster(faces, model=strict).settings.tau1 == 0.9
     assert starfc.cluster(faces, model=strict, tau1=0.5).settings.tau1 == 0.5
-    assert starfc.cluster(faces, model=model, prefer="recall").settings.tau1 == 0.3
+    assert starfc.cluster(faces, model=model, prefer="recall").settings.tau1 == PREFERENCES["recall"]
     assert starfc.cluster(faces, model=strict, prefer="precision").settings.tau1 > 0.9
     assert starfc.cluster(faces, model=model, scorer="cosine").settings.scorer == "cosine"
 
@@ -57,7 +57,7 @@ def test_a_work_folder_tells_networks_apart(model, faces, tmp_path):
     first = starfc.cluster(faces, model=model, workdir=tmp_path)
     network = open_network(model)
     changed = replace(network, biases=(*network.biases[:-1], network.biases[-1] + 5))
-    other = starfc.cluster(faces, model=make_model(changed, dim=32, tau1=0.6, training={}), workdir=tmp_path)
+    other = starfc.cluster(faces, model=make_model(changed, dim=32, tau1=PREFERENCES["balanced"], training={}), workdir=tmp_path)
     assert not np.array_equal(first.scored.scores, other.scored.scores)
 
 

@@ -14,7 +14,8 @@ whose survival function over random pairs is nearly the same for all collections
 Centre and scale are trimmed means of the middle of a face's cosines (survival .6 to .4) and of its shoulder (.25 to
 .1), after those are left out that stand too high for strangers by what the lower half says: somebody may have a fifth
 of the collection. Where a few people fill it, a face's cosines fall into two groups, its person and strangers; then
-only the lower group counts. (Where one person fills all of it there is one group, and nothing to tell it apart.)
+only the lower group counts. Where one person fills all of it there is no stranger to learn from. Such a collection is
+known by three signs (`_is_one_person`), and measured against the strangers of a typical embedder.
 
 The cohort is the whole collection if it is small, else every (n / 2048)-th row in the order of similarity to the mean
 face: the order of rows, their scale and a rotation change next to nothing. The price is a product with 2,048 columns.
@@ -54,10 +55,19 @@ _CROWD = 0.2  # share of the collection from which the upper group is worth a lo
 _SPLIT_PROBES = 256
 _SPLIT_SHARE = 0.05  # of the probes with two groups, from which all faces are looked at so
 _LIKELY = 0.01  # strangers expected beyond a likely match
+_CERTAIN = 1e-3  # and beyond a match that stands out
+_QUARTILES = 1.349  # standard deviations between the quartiles of normal numbers
 _SERVED = 0.9  # share of the faces whose likely matches fit in the list
 _FEWEST_NEIGHBORS = 80
 _MOST_NEIGHBORS = 512
 _TYPICAL = (-0.69, -0.79, -0.3)  # of normal z; real collections differ by a few hundredths
+_TYPICAL_SCALE = 0.1  # of strangers' x, whose centre is 0; embedders of 512 to 64 dimensions have .065 to .15
+# One person, alone in a collection: measured on 17 people with 20 to 225 faces, and in brackets on strangers of the
+# same embedder; an embedder far off its centre has the first sign but not the others.
+_ALIKE = 0.25  # mean cosine of two faces is above: .26 to .65 (0)
+_WIDE = 0.16  # standard deviation of the cosines / (1 - their mean) is above: .17 to .39 (.07; in 64 dimensions .15)
+_STANDING_OUT = 0.45  # share of faces with a neighbour that no stranger explains is below: 0 to .36
+_FEWEST_ALONE = 20  # faces from which this can be seen
 
 
 @dataclass(frozen=True)
@@ -125,7 +135,8 @@ def measure_profiles(features: Features, *, progress: Progress = silent) -> Prof
     columns = np.ascontiguousarray(strangers.T)
 
     probes = cohort[:: -(-len(cohort) // _SPLIT_PROBES)]
-    crowded = _count_split_rows(features.take(probes) @ columns, heights) >= _SPLIT_SHARE * len(probes)
+    near = features.take(probes) @ columns
+    crowded = _count_split_rows(near, heights) >= _SPLIT_SHARE * len(probes)
 
     def measure_tile(start: int, stop: int) -> None:
         _measure_rows(features.read(start, stop) @ columns, heights, crowded, centres[start:stop], scales[start:stop])
@@ -140,7 +151,10 @@ def measure_profiles(features: Features, *, progress: Progress = silent) -> Prof
     z = (x - centres[cohort]) / scales[cohort]
     heights_of_pairs = (0.5 * (z + z.T))[pairs]
     strange = heights_of_pairs[heights_of_pairs < (_HIGHEST_IN_CROWD if crowded else _HIGHEST_STRANGER)]
-    return Profiles(centres, scales, fit_survival(strange, len(features), typical=_TYPICAL))
+    measured = Profiles(centres, scales, fit_survival(strange, len(features), typical=_TYPICAL))
+    if not crowded and len(strangers) == len(features) and _is_one_person(measured, probes, near):
+        return _assume_typical(len(features))
+    return measured
 
 
 def choose_k(features: Features, profiles: Profiles, *, most_edges: int = 64_000_000) -> int:
@@ -182,6 +196,32 @@ def choose_k(features: Features, profiles: Profiles, *, most_edges: int = 64_000
     counts = np.sum(run_tiles(n, _TILE_ROWS, count_tile, "choose k"), axis=0)
     wanted = int(np.quantile(counts, _SERVED))
     return min(n - 1, max(_FEWEST_NEIGHBORS, min(wanted, _MOST_NEIGHBORS, most_edges // n)))
+
+
+def _is_one_person(profiles: Profiles, probes: NDArray[np.int64], cosines: NDArray[np.float32]) -> bool:
+    """Tell whether all are one person: much alike, as widely as one's pictures differ, and few nearer than others.
+
+    `cosines` (probes, n) are of some faces with all. Strangers of an embedder that is off its centre are alike, too,
+    but differ in as many directions as there are: their cosines are close together. And people stand out from them.
+    """
+    if cosines.shape[1] < _FEWEST_ALONE:
+        return False
+    others = np.ones(cosines.shape, dtype=np.bool_)
+    others[np.arange(len(probes)), probes] = False
+    values = cosines[others].astype(np.float64)
+    mean, (low, high) = values.mean(), np.quantile(values, [0.25, 0.75])
+    if mean < _ALIKE or (high - low) / _QUARTILES < _WIDE * (1 - mean):
+        return False
+    x = stretch_cosines(cosines)
+    own, theirs = (x - profiles.centres[probes, None]) / profiles.scales[probes, None], x - profiles.centres
+    z = np.where(others, 0.5 * own + 0.5 * theirs / profiles.scales, -np.inf)
+    return bool((z.max(axis=1) > profiles.background.find_height(_CERTAIN)).mean() < _STANDING_OUT)
+
+
+def _assume_typical(n_faces: int) -> Profiles:
+    """Return the profiles of n faces in a typical embedder, where nothing can be measured."""
+    scales = np.full(n_faces, _TYPICAL_SCALE, dtype=np.float32)
+    return Profiles(np.zeros(n_faces, dtype=np.float32), scales, Background(*_TYPICAL, n_faces))
 
 
 def _choose_cohort(features: Features, size: int = _COHORT) -> NDArray[np.int64]:

@@ -6,10 +6,9 @@ into log-odds,
 
     log p / (1 - p) = W_3 relu(W_2 relu(W_1 r + b_1) + b_2) + b_3.
 
-The prior of a match differs between collections, and shows where the network is in doubt: if most of its doubtful
-edges lean to one side, more of them than it says are on that side. All log-odds are shifted by those of the mean
-probability of doubtful edges (one step of EM from a prior of one half, which they have over the training worlds). And
-a collection whose matches all stand very high has look-alikes below them, and no matches: see `find_least_discovery`.
+How likely a match is differs between collections; the relations that tell of the collection carry it. Where all matches
+stand very high, what stands low are look-alikes: edges lose the odds by which they fall short of what is asked for
+there (`find_least_discovery`).
 
 Nothing in it depends on the embedder, its dimension or the size of the collection, so one model, trained over many
 worlds (`benchmarks/worlds.py`), serves all; `relational_training.py` fits it to labelled faces. Edges without evidence
@@ -40,15 +39,13 @@ from .score import ScoredEdges
 from .tiles import run_tiles
 
 # An edge is kept if p is above: what a user prefers, in words.
-PREFERENCES = {"precision": 0.85, "balanced": 0.6, "recall": 0.3}
+PREFERENCES = {"precision": 0.9, "balanced": 0.7, "recall": 0.4}
 FORMAT = "starfc-relational"
-_DOUBT = 3.5  # log-odds below which the network is in doubt: p from .03 to .97
 _NOTHING = 1e-30
 _DISCOVERY = RELATIONS.index("discovery_hi")
 _MOST_DISCOVERY = 3.0
-_FEWEST_LINKED = 0.05  # share of the faces with a best neighbour beyond what chance gives a thousandth of them
+_DECADE = np.float32(np.log(10.0))  # ten times the strangers are a tenth of the odds
 _LOW_MATCHES = 4.0  # evidence of the lower tenth of best neighbours down to which nothing is asked for
-_PRIOR_EDGES = 25  # of either kind, so that a few doubtful edges decide nothing
 _TILE_ROWS = 128  # few enough for the relations of their edges to stay in the cache
 
 
@@ -191,47 +188,30 @@ def predict_edges(around: Surroundings, model: RelationalModel, *, progress: Pro
     log_odds = np.full(around.neighbors.shape, -np.inf, dtype=np.float32)
     least = find_least_discovery(around)
 
-    def predict_tile(start: int, stop: int) -> tuple[float, int]:
+    def predict_tile(start: int, stop: int) -> None:
         relations, positions = relate_rows(around, start, stop)
-        found = model.predict(relations)
-        usable = relations[:, _DISCOVERY] >= least
-        log_odds[start:stop].reshape(-1)[positions[usable]] = found[usable]
-        doubtful = found[np.abs(found) < _DOUBT].astype(np.float64)
-        return float((1.0 / (1.0 + np.exp(-doubtful))).sum()), len(doubtful)
+        missing = np.maximum(np.float32(least) - relations[:, _DISCOVERY], 0)
+        log_odds[start:stop].reshape(-1)[positions] = model.predict(relations) - _DECADE * missing
+        _squash(log_odds[start:stop])
 
-    sums = run_tiles(len(log_odds), _TILE_ROWS, predict_tile, "relations", progress)
-    shift = adapt_prior(sum(total for total, _ in sums), sum(count for _, count in sums))
-
-    def squash_tile(start: int, stop: int) -> None:
-        values = log_odds[start:stop]
-        values += np.float32(shift)
-        np.clip(values, -80, 30, out=values)
-        np.negative(values, out=values)
-        np.exp(values, out=values)
-        values += 1
-        np.reciprocal(values, out=values)
-        values[values < _NOTHING] = 0
-
-    run_tiles(len(log_odds), _TILE_ROWS, squash_tile, "probabilities")
+    run_tiles(len(log_odds), _TILE_ROWS, predict_tile, "relations", progress)
     return log_odds
+
+
+def _squash(values: NDArray[np.float32]) -> None:
+    """Turn log-odds into probabilities in place."""
+    np.clip(values, -80, 30, out=values)
+    np.negative(values, out=values)
+    np.exp(values, out=values)
+    values += 1
+    np.reciprocal(values, out=values)
+    values[values < _NOTHING] = 0
 
 
 def find_least_discovery(around: Surroundings) -> float:
     """Return how sure a face must be of what it links down to an edge: minus log10 of the share of strangers in it.
 
-    Where nine in ten best neighbours stand very high, what stands low are look-alikes, not matches: a thousandth of
-    strangers is asked for, as where hardly anybody has a match at all. Where matches reach down to what chance gives,
-    nothing is.
+    Where nine in ten best neighbours stand very high, what stands low are look-alikes, not matches: up to a thousandth
+    of strangers is asked for. Where matches reach down to what chance gives, nothing is.
     """
-    if around.typical[2] < _FEWEST_LINKED:
-        return _MOST_DISCOVERY
     return float(min(max((around.typical[1] - _LOW_MATCHES) / 2, 0.0), _MOST_DISCOVERY))
-
-
-def adapt_prior(n_matches: float, n_doubtful: int) -> float:
-    """Return the shift of all log-odds, from the matches expected among the doubtful edges.
-
-    >>> round(adapt_prior(200.0, 1000), 2), adapt_prior(1.0, 2)
-    (-1.3, 0.0)
-    """
-    return float(np.log((n_matches + _PRIOR_EDGES) / (n_doubtful - n_matches + _PRIOR_EDGES)))

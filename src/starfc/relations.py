@@ -38,7 +38,6 @@ LOWEST_EVIDENCE = -1.0
 _N_RELATIONS = len(RELATIONS)
 _TILE_ROWS = 2048
 _MOST = 12.0  # evidence beyond which more says nothing
-_MOST_TYPICAL = 25.0
 # Columns of what is known of a face.
 _DEPTH, _COUNT0, _COUNT1, _COUNT3, _BEST, _AVERAGE, _WEIGHT, _LAST = range(8)
 _BIN_STARTS = np.arange(-1.0, _MOST, 0.5)
@@ -134,7 +133,7 @@ def _find_typical(faces: NDArray[np.float32]) -> NDArray[np.float64]:
     linked = faces[faces[:, _BEST] > 3]
     if len(linked) == 0:
         return np.array([3.0, 3.0, 0.0, 0.0])
-    median, low = np.minimum(np.quantile(linked[:, _BEST], [0.5, 0.1]), _MOST_TYPICAL)
+    median, low = np.minimum(np.quantile(linked[:, _BEST], [0.5, 0.1]), _MOST)
     return np.array([median, low, len(linked) / len(faces), float(np.log2(1.0 + linked[:, _COUNT3]).mean())])
 
 

@@ -114,8 +114,8 @@ def settle(
 def _lean(tau1: float, prefer: str | None) -> float:
     """Move a model's threshold as far, in log-odds, as a preference moves the one without labels.
 
-    >>> _lean(0.6, "recall"), _lean(0.5, None)
-    (0.3, 0.5)
+    >>> _lean(0.7, "recall"), _lean(0.5, None)
+    (0.4, 0.5)
     """
     if prefer is None or not 0 < tau1 < 1:
         return tau1
