@@ -55,6 +55,7 @@ def test_both_formats_hold_the_same(result, tmp_path):
     table = parquet.read_table(tmp_path / "d.parquet").to_pydict()
     with (tmp_path / "d.csv").open() as file:
         lines = list(csv.DictReader(file))
+    assert table["row"] == list(range(12))
     assert table["label"] == [int(line["label"]) for line in lines]
     assert table["confidence"] == pytest.approx([float(line["confidence"]) for line in lines], abs=1e-4)
     assert [value is None for value in table["cohesion"]] == [line["cohesion"] == "" for line in lines]

@@ -12,6 +12,7 @@ the cluster: two compact people in one cluster are confident faces in a loose cl
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,6 @@ from .quality import group_faces, measure_confidence, measure_shapes
 from .score import ScoredEdges
 
 ENDINGS = (".csv", ".parquet")
-_HEADER = "row,label,size,confidence,cohesion\n"
 
 
 def write_details(
@@ -60,12 +60,16 @@ def write_details(
     path = Path(path)
     require_ending(path)
     groups = group_faces(labels)
-    sizes = groups.sizes[groups.codes]
-    confidence = measure_confidence(scored, groups, tau1=tau1)
-    cohesion = measure_shapes(features, groups).cohesion[groups.codes]
+    columns: dict[str, NDArray[Any]] = {
+        "row": np.arange(len(labels)),
+        "label": labels,
+        "size": groups.sizes[groups.codes],
+        "confidence": measure_confidence(scored, groups, tau1=tau1),
+        "cohesion": measure_shapes(features, groups).cohesion[groups.codes],
+    }
     with replacing(path) as aside:
         write = _write_csv if path.suffix.lower() == ".csv" else _write_parquet
-        write(aside, labels, sizes, confidence, cohesion)
+        write(aside, columns)
 
 
 def require_ending(path: Path) -> None:
@@ -74,30 +78,16 @@ def require_ending(path: Path) -> None:
         raise InputError(f"details {path} ends in '{path.suffix}'; they are written as one of {', '.join(ENDINGS)}")
 
 
-def _write_csv(
-    aside: Path,
-    labels: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    confidence: NDArray[np.float32],
-    cohesion: NDArray[np.float32],
-) -> None:
-    columns = (labels.tolist(), sizes.tolist(), confidence.tolist(), cohesion.tolist())
+def _write_csv(aside: Path, columns: dict[str, NDArray[Any]]) -> None:
     with aside.open("w", encoding="utf-8") as file:
-        file.write(_HEADER)
-        for row, (label, size, sure, tight) in enumerate(zip(*columns, strict=True)):
+        file.write(",".join(columns) + "\n")
+        for row, label, size, sure, tight in zip(*(values.tolist() for values in columns.values()), strict=True):
             file.write(f"{row},{label},{size},{sure:.4f},{'' if size == 1 else format(tight, '.4f')}\n")
 
 
-def _write_parquet(
-    aside: Path,
-    labels: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    confidence: NDArray[np.float32],
-    cohesion: NDArray[np.float32],
-) -> None:
+def _write_parquet(aside: Path, columns: dict[str, NDArray[Any]]) -> None:
     parquet = import_parquet()
     import pyarrow as arrow
 
-    columns = {"label": labels, "size": sizes, "confidence": confidence}
-    columns |= {"cohesion": arrow.array(cohesion, mask=sizes == 1)}
-    parquet.write_table(arrow.table(columns), aside)
+    cohesion = arrow.array(columns["cohesion"], mask=columns["size"] == 1)
+    parquet.write_table(arrow.table(columns | {"cohesion": cohesion}), aside)
