@@ -57,7 +57,9 @@ def test_a_work_folder_tells_networks_apart(model, faces, tmp_path):
     first = starfc.cluster(faces, model=model, workdir=tmp_path)
     network = open_network(model)
     changed = replace(network, biases=(*network.biases[:-1], network.biases[-1] + 5))
-    other = starfc.cluster(faces, model=make_model(changed, dim=32, tau1=PREFERENCES["balanced"], training={}), workdir=tmp_path)
+    other = starfc.cluster(
+        faces, model=make_model(changed, dim=32, tau1=PREFERENCES["balanced"], training={}), workdir=tmp_path
+    )
     assert not np.array_equal(first.scored.scores, other.scored.scores)
 
 
