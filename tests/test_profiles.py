@@ -158,9 +158,10 @@ def test_one_person_alone_is_measured_against_a_typical_embedder(n):
     assert (alone.centres == 0).all() and (alone.scales == np.float32(0.1)).all()
 
 
-def test_strangers_of_an_embedder_off_its_centre_are_not_one_person():
+@pytest.mark.parametrize(("dim", "offset"), [(128, 1.0), (24, 2.2)])  # mean cosine .5 and .83
+def test_strangers_of_an_embedder_off_its_centre_are_not_one_person(dim, offset):
     rng = np.random.default_rng(5)
-    rows = rng.normal(size=(300, 128)) / np.sqrt(128)
-    offset = rng.normal(size=(1, 128)) / np.sqrt(128)
-    profiles = measure_profiles(Features(rows + offset))  # mean cosine .5
+    rows = rng.normal(size=(300, dim)) / np.sqrt(dim)
+    centre = rng.normal(size=(1, dim)) / np.sqrt(dim)
+    profiles = measure_profiles(Features(rows + offset * centre))
     assert np.median(profiles.centres) > 0.4

@@ -65,6 +65,7 @@ _TYPICAL_SCALE = 0.1  # of strangers' x, whose centre is 0; embedders of 512 to 
 # One person, alone in a collection: measured on 17 people with 20 to 225 faces, and in brackets on strangers of the
 # same embedder; an embedder far off its centre has the first sign but not the others.
 _ALIKE = 0.25  # mean cosine of two faces is above: .26 to .65 (0)
+_TOO_ALIKE = 0.75  # and below: else the embedder is far off its centre, and of few dimensions if it has the next sign
 _WIDE = 0.16  # standard deviation of the cosines / (1 - their mean) is above: .17 to .39 (.07; in 64 dimensions .15)
 _STANDING_OUT = 0.45  # share of faces with a neighbour that no stranger explains is below: 0 to .36
 _FEWEST_ALONE = 20  # faces from which this can be seen
@@ -210,7 +211,7 @@ def _is_one_person(profiles: Profiles, probes: NDArray[np.int64], cosines: NDArr
     others[np.arange(len(probes)), probes] = False
     values = cosines[others].astype(np.float64)
     mean, (low, high) = values.mean(), np.quantile(values, [0.25, 0.75])
-    if mean < _ALIKE or (high - low) / _QUARTILES < _WIDE * (1 - mean):
+    if not _ALIKE <= mean <= _TOO_ALIKE or (high - low) / _QUARTILES < _WIDE * (1 - mean):
         return False
     x = stretch_cosines(cosines)
     own, theirs = (x - profiles.centres[probes, None]) / profiles.scales[probes, None], x - profiles.centres
