@@ -17,6 +17,7 @@ from starfc.constraints import (
 )
 from starfc.errors import InputError
 from starfc.partition import label_components
+from starfc.prune import EdgeGraph
 
 N = 12
 pairs = st.lists(st.tuples(st.integers(0, N - 1), st.integers(0, N - 1)), max_size=5)
@@ -86,6 +87,17 @@ def test_against_sets(links, must, cannot):
     assert found[np.sort(first)].tolist() == list(range(len(first)))  # numbered by first appearance
     if not must and not cannot:
         np.testing.assert_array_equal(found, labels)
+
+
+def test_moved_faces_take_nobody_along():
+    """Two faces of one cluster go to two others: these must not become one by way of it."""
+    clusters = [range(6), range(6, 9), range(9, 12)]
+    pairs = [(i, j) for members in clusters for i in members for j in members if i != j]
+    offsets = np.concatenate(([0], np.cumsum(np.bincount([i for i, _ in pairs], minlength=12))))
+    graph = EdgeGraph(offsets, np.array([j for _, j in pairs], np.int32), np.full(len(pairs), 0.9, np.float32))
+    labels = np.repeat(np.arange(3), [len(members) for members in clusters])
+    told = Constraints(must=np.array([[1, 7], [2, 10], [3, 10]]), cannot=np.array([[1, 0], [2, 0], [3, 0]]))
+    assert apply_constraints(labels, graph, told).tolist() == [0, 1, 2, 2, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_people_keep_their_labels_and_non_faces_have_none():

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -45,16 +46,40 @@ def test_labels(book):
 @pytest.mark.parametrize("copy", [False, True])
 def test_folders(book, images, tmp_path, copy):
     target = tmp_path / "people"
-    target.mkdir()
-    (target / "old").write_text("from before")
+    export_folders(Book(np.zeros(6, np.int64)), images, target)  # is replaced
     assert export_folders(book, images, target, copy=copy) == 4
     found = {str(path.relative_to(target)) for path in target.rglob("*") if not path.is_dir()}
     assert found == {
+        ".starfc-export",
         "person 0/0000000-f0.jpg", "person 0/0000001-f1.jpg", "Ann Lee 1/0000002-f2.jpg", "_alone/0000004-f4.jpg",
     }  # fmt: skip
     picture = target / "person 0" / "0000001-f1.jpg"
     assert picture.is_symlink() != copy
     assert picture.read_bytes() == b"jpeg 1"
+
+
+def test_folders_of_others_are_not_touched(book, images, tmp_path):
+    out = tmp_path / "mine"
+    out.mkdir()
+    (out / "precious.txt").write_text("mine")
+    with pytest.raises(OutputError, match="no export has made"):
+        export_folders(book, images, out)
+    assert (out / "precious.txt").read_text() == "mine"
+    (out / "precious.txt").unlink()
+    n_pictures = export_folders(book, images, out)  # an empty one will do, and so will its own
+    assert export_folders(book, images, out, copy=True) == n_pictures > 0
+    with pytest.raises(OutputError, match="holds the pictures"):
+        export_folders(book, replace(images, root=out.resolve()), out)
+
+
+def test_names_that_look_alike_on_disk_have_folders_of_their_own(images, tmp_path):
+    book = Book(np.repeat([0, 1], [len(images) - 2, 2]))
+    book.names = {0: "a b 1", 1: "a/b"}
+    export_folders(book, images, tmp_path / "out")
+    assert len([path for path in (tmp_path / "out").iterdir() if path.is_dir()]) == 2
+    book = Book(np.array([0, 1, 2]))
+    book.names = {0: "Ann (2)", 1: "Ann", 2: "Ann"}
+    assert len(set(name_people(book).values())) == 3
 
 
 def test_fiftyone(book, images, tmp_path):
@@ -180,6 +205,20 @@ def test_names_answers_and_non_faces_go_on_in_the_next_run(run, tmp_path):
     kept = name_journal(first).with_name(name_journal(first).name + ".1")
     assert read_book(kept, labels).names == before.names
     assert read_book(name_journal(first), load_labels(first)).names == before.names
+
+
+def test_corrected_labels_are_not_overwritten(run, tmp_path):
+    rows = np.random.default_rng(0).normal(size=(60, 16)).astype(np.float32)
+    np.save(tmp_path / "f.npy", rows)
+    labels = np.repeat(np.arange(30), 2)
+    save_labels(labels, tmp_path / "people.csv")
+    before = (tmp_path / "people.csv").read_bytes()
+    journal = Journal(name_journal(tmp_path / "people.csv"), labels)
+    journal.record(Change("x", np.array([5], np.int32), np.array([2]), np.array([7])), request="a", kind="move")
+    journal.close()
+    done = run("cluster", str(tmp_path / "f.npy"), "-o", str(tmp_path / "people.csv"))
+    assert done.code == 1 and "was corrected (1 actions" in done.err
+    assert (tmp_path / "people.csv").read_bytes() == before
 
 
 def test_an_open_journal_is_not_moved(tmp_path):

@@ -4,7 +4,8 @@ In: labels and the pruned graph they were read off, and must-link and cannot-lin
 pair, with the labels that people were known by. Clusters that a must-link joins are merged. Where a merged cluster then
 holds a cannot-link, it is taken apart and grown again from its must-linked groups along its own edges, the strongest
 first, refusing every edge that would join two faces that must stay apart (Kruskal's tree with refusals); all other
-clusters stay bit for bit as they are.
+clusters stay bit for bit as they are. A face that was moved (linked to another cluster and told apart from its own)
+takes nobody along: its edges in its own cluster do not count.
 
 Files: `.json` (what `starfc export --constraints` writes: pairs, non-faces, labels and names), or `.csv` with a line
 `must,FACE,FACE` or `cannot,FACE,FACE` per pair.
@@ -185,12 +186,24 @@ def _grow(
 ) -> NDArray[np.int64]:
     """Grow the marked faces together along their edges, strongest first; return the root of each face."""
     sources = np.repeat(np.arange(graph.n_nodes, dtype=np.int32), np.diff(graph.offsets))
+    moved = _find_moved(codes, constraints)
     inside = again[sources] & (codes[sources] == codes[graph.targets])
+    inside &= ~moved[sources] & ~moved[graph.targets]
     sources, targets, scores = sources[inside], graph.targets[inside], graph.scores[inside]
     order = np.lexsort((targets, sources, -scores))
     roots = _join(graph.n_nodes, constraints.must).astype(np.int32)
     cannot = constraints.cannot[again[constraints.cannot].all(axis=1)]
     return np.asarray(_grow_trees(roots, sources[order], targets[order], cannot), dtype=np.int64)
+
+
+def _find_moved(codes: NDArray[np.int64], constraints: Constraints) -> NDArray[np.bool_]:
+    """Mark the faces that belong to another cluster and not to their own, bool (n,)."""
+    marks = []
+    for pairs, want_same in ((constraints.must, False), (constraints.cannot, True)):
+        marked = np.zeros(len(codes), dtype=np.bool_)
+        marked[pairs[(codes[pairs[:, 0]] == codes[pairs[:, 1]]) == want_same]] = True
+        marks.append(marked)
+    return marks[0] & marks[1]
 
 
 def _keep_labels(result: NDArray[np.int64], constraints: Constraints) -> NDArray[np.int64]:

@@ -303,6 +303,20 @@ def fits_journal(path: Path, labels: NDArray[np.int64]) -> bool:
     return True
 
 
+def count_actions(path: Path) -> int:
+    """Count the actions in a journal; none if there is no journal at `path`."""
+    if not path.is_file():
+        return 0
+    try:
+        base = sqlite3.connect(f"file:{_quote(path)}?mode=ro", uri=True)
+        try:
+            return int(base.execute("SELECT count(*) FROM actions").fetchone()[0])
+        finally:
+            base.close()
+    except sqlite3.Error:
+        return 0  # of another program, or damaged: whoever opens it will say so
+
+
 def set_aside(path: Path) -> Path:
     """Give a journal that nobody has open another name, with what SQLite keeps beside it; return the name."""
     lock = _take_lock(path)

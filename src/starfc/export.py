@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from .atomic import replacing_folder, write_json
 from .constraints import Constraints, Person
 from .corrections import NOT_A_FACE, Book, Change, Journal, fits_journal, name_journal, set_aside
-from .errors import InputError
+from .errors import InputError, OutputError
 from .images import ImageList
 
+_MARK = ".starfc-export"
 _ALONE = "_alone"
 _LONGEST_NAME = 80
 
@@ -145,30 +146,42 @@ def name_people(book: Book) -> dict[int, str]:
     used: set[str] = set()
     names = {}
     for label in np.unique(book.labels[book.labels >= 0]).tolist():
-        name = book.names.get(label) or f"person {label}"
-        names[label] = name if name not in used else f"{name} ({label})"
-        used.add(names[label])
+        names[label] = _make_unique(book.names.get(label) or f"person {label}", label, used)
     return names
+
+
+def _make_unique(name: str, label: int, used: set[str]) -> str:
+    """Return a name that is not in use, by adding the label as often as it takes, and note it."""
+    while name in used:
+        name = f"{name} ({label})"
+    used.add(name)
+    return name
 
 
 def export_folders(book: Book, images: ImageList, folder: str | Path, *, copy: bool = False) -> int:
     """Make one folder per person with links to their pictures, or copies; return how many pictures there are.
 
-    People with one face and no name share the folder `_alone`; what is no face is left out. A folder that is there
-    already is replaced when all is done.
+    People with one face and no name share the folder `_alone`; what is no face is left out. A folder that an earlier
+    export has made is replaced when all is done; any other that holds something is refused.
     """
+    folder = Path(folder)
+    _require_own(folder, images)
     if len(images) != len(book.labels):
         raise InputError(
             f"there are {len(images)} pictures for {len(book.labels)} labels; they must be of the same faces"
         )
     names = name_people(book)
     sizes = dict(zip(*(part.tolist() for part in np.unique(book.labels, return_counts=True)), strict=True))
+    used: set[str] = {_ALONE, _MARK}
     places = {
-        label: _ALONE if sizes[label] == 1 and label not in book.names else make_file_name(name, label)
+        label: _ALONE
+        if sizes[label] == 1 and label not in book.names
+        else _make_unique(make_file_name(name, label), label, used)
         for label, name in names.items()
     }
     n_pictures = 0
-    with replacing_folder(Path(folder)) as aside:
+    with replacing_folder(folder) as aside:
+        (aside / _MARK).write_text("made by starfc export, which may replace this folder\n", encoding="utf-8")
         for row, label in enumerate(book.labels.tolist()):
             source = images.find(row) if label >= 0 else None
             if source is None:
@@ -182,6 +195,16 @@ def export_folders(book: Book, images: ImageList, folder: str | Path, *, copy: b
                 target.symlink_to(source)
             n_pictures += 1
     return n_pictures
+
+
+def _require_own(folder: Path, images: ImageList) -> None:
+    """Refuse a folder that holds what no export has made, or the pictures themselves."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not (folder / _MARK).is_file():
+        raise OutputError(f"folder {folder} holds files that no export has made; choose a new or an empty one")
+    if images.root.is_relative_to(folder.resolve()):
+        raise OutputError(f"folder {folder} holds the pictures ({images.root}), which would be lost; choose another")
 
 
 def make_file_name(name: str, label: int) -> str:

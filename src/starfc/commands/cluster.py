@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ..errors import OutputError
 from .options import MEMORY, SHARE, common_options, dim_option, print_result, progress_bars
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def cluster(
 
     require_label_ending(output)
     require_writable(output)
+    if settings["constraints"] is None:
+        _require_uncorrected(output)
     remove_leftovers_of(output)
     if report is not None:
         require_writable(report)
@@ -120,3 +123,15 @@ def list_remarks(result: Clusters, figures: dict[str, Any]) -> list[str]:
     if "sureness" in figures:
         notes.append(Sureness(**figures["sureness"]).describe())
     return [f"note: {note}" for note in notes] + [f"warning: {warning}" for warning in figures["warnings"]]
+
+
+def _require_uncorrected(output: Path) -> None:
+    """Refuse to overwrite labels that somebody has corrected: their journal would be of no use without them."""
+    from ..corrections import count_actions, name_journal
+
+    n_actions = count_actions(name_journal(output))
+    if n_actions:
+        raise OutputError(
+            f"{output} was corrected ({n_actions} actions in {name_journal(output).name}, which need these labels);"
+            " choose another -o, or keep them by 'starfc export --constraints FILE' and 'cluster --constraints FILE'"
+        )
