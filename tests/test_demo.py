@@ -1,4 +1,5 @@
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -6,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("matplotlib")
 
+from starfc import demo
 from starfc.demo import run_demo
 from starfc.errors import OutputError
 from starfc.labels import load_labels
@@ -44,3 +46,11 @@ def test_demo_folder_that_cannot_be_made_is_named(tmp_path):
 def test_a_cluster_is_mixed_if_it_holds_two_known_people():
     truth, labels = np.array([0, 0, 1, -1, 2, 1]), np.array([0, 0, 1, 0, 1, 2])
     assert _find_mixed(truth, labels).tolist() == [False, True, False]
+
+
+def test_the_last_line_can_be_typed_as_it_stands(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/.venv/bin/starfc"])
+    monkeypatch.setattr(demo.shutil, "which", lambda name: None)
+    assert demo._name_program() == "/somewhere/.venv/bin/starfc"
+    monkeypatch.setattr(demo.shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert demo._name_program() == "starfc"

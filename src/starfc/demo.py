@@ -6,6 +6,8 @@ first one is clustered again with it. Out: a table, the files, a picture of both
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,11 +74,17 @@ class DemoResult:
                 f"{row.evaluation.n_clusters:>10}{row.evaluation.n_true:>8}{row.seconds:>9.1f}"
             )
         review = (
-            f"starfc review {self.folder / 'without-labels.csv'} --features {self.folder / 'test.features.npy'}"
+            f"{_name_program()} review {self.folder / 'without-labels.csv'}"
+            f" --features {self.folder / 'test.features.npy'}"
             f" --traits {self.folder / 'test.traits.npy'}"
         )
         where = [f"picture: {self.picture}", f"report: {self.report}", f"labels and model: {self.folder}"]
         return "\n".join([*lines, "", *where, f"look at it and correct it: {review}"])
+
+
+def _name_program() -> str:
+    """Return how to call starfc: by its name where the shell finds it, else as it was called."""
+    return sys.argv[0] if Path(sys.argv[0]).name == "starfc" and not shutil.which("starfc") else "starfc"
 
 
 def run_demo(
