@@ -18,6 +18,7 @@ import sqlite3
 import threading
 import zlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -280,12 +281,9 @@ def read_book(path: str | Path, labels: NDArray[np.int64]) -> Book:
     if not path.is_file():
         return Book(labels)
     try:
-        base = sqlite3.connect(f"file:{_quote(path)}?mode=ro", uri=True)
-        try:
+        with _open_for_reading(path) as base:
             _require_same(base, labels, path)
             return _replay(base, labels)[0]
-        finally:
-            base.close()
     except sqlite3.Error as error:
         raise InputError(f"journal {path} cannot be read ({error}); it is damaged or of another program") from error
 
@@ -293,11 +291,8 @@ def read_book(path: str | Path, labels: NDArray[np.int64]) -> Book:
 def fits_journal(path: Path, labels: NDArray[np.int64]) -> bool:
     """Tell whether there is a journal that was begun with these labels."""
     try:
-        base = sqlite3.connect(f"file:{_quote(path)}?mode=ro", uri=True)
-        try:
+        with _open_for_reading(path) as base:
             _require_same(base, labels, path)
-        finally:
-            base.close()
     except (InputError, sqlite3.Error):
         return False
     return True
@@ -308,11 +303,8 @@ def count_actions(path: Path) -> int:
     if not path.is_file():
         return 0
     try:
-        base = sqlite3.connect(f"file:{_quote(path)}?mode=ro", uri=True)
-        try:
+        with _open_for_reading(path) as base:
             return int(base.execute("SELECT count(*) FROM actions").fetchone()[0])
-        finally:
-            base.close()
     except sqlite3.Error:
         return 0  # of another program, or damaged: whoever opens it will say so
 
@@ -332,6 +324,11 @@ def set_aside(path: Path) -> Path:
         if lock is not None:
             os.close(lock)
     return aside
+
+
+def _open_for_reading(path: Path) -> closing[sqlite3.Connection]:
+    """Open a journal that is there, beside whoever writes to it."""
+    return closing(sqlite3.connect(f"file:{_quote(path)}?mode=ro", uri=True))
 
 
 def _quote(path: Path) -> str:
