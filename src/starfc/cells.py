@@ -42,9 +42,11 @@ _CELL_ROWS = 32  # rows a cell has on average; twice as many where more neighbou
 _LARGEST_CELL = 4  # times the average
 _ROWS_PER_CENTRE = 8  # sample that the centres are trained on
 _N_ROUNDS = 2
-_SEEN_IN_TRAINING = 8  # groups looked at for the cell of a row of the sample
-_SEEN_GROUPS = 16  # groups looked at for the cell of a row
-_SEEN_BY_WEAK = 160  # groups looked at by a row that is far from all it has found
+# Groups looked at for the cell of a row of the sample, of any row, and of one that is far from all it has found; or one
+# in so many of all groups, if that is more: at ten million rows, a fixed number found half of the best cells.
+_SEEN_IN_TRAINING = 8, 100
+_SEEN_GROUPS = 16, 50
+_SEEN_BY_WEAK = 160, 5
 FEW_CELLS = 4608  # up to so many cells, a join ranks them all: looking around would hardly save time
 _MOST_PARTS = 64  # parts a large cell is split into at once
 _CHUNK_ROWS = 4096  # rows assigned or stored by one task
@@ -118,7 +120,7 @@ def make_cells(features: Features, k: int, seed: int, steps: Steps) -> tuple[Cel
     n_ranks = 1 if len(coarse.centres) <= FEW_CELLS else 1 + _choose_next(k)
     assigned = steps.open("labels")
     ranked = assigned.array("labels", (n, n_ranks), np.int32)
-    patience = Patience(_SEEN_GROUPS, _SEEN_GROUPS if n_ranks == 1 else _SEEN_BY_WEAK)
+    patience = _make_patience(coarse, _SEEN_GROUPS, _SEEN_GROUPS if n_ranks == 1 else _SEEN_BY_WEAK)
 
     def assign(start: int, stop: int) -> None:
         assign_rows(features.read(start, stop), coarse, patience, ranked[start:stop])
@@ -153,6 +155,11 @@ def _choose_next(k: int) -> int:
     (32, 64)
     """
     return max(32, 4 * k // 5)
+
+
+def _make_patience(coarse: Coarse, seen: tuple[int, int], seen_by_weak: tuple[int, int]) -> Patience:
+    """Return how many groups rows look into: so many, or one in so many."""
+    return Patience(*(max(fewest, len(coarse.groups) // one_in) for fewest, one_in in (seen, seen_by_weak)))
 
 
 def _train_coarse(features: Features, n_cells: int, seed: int, steps: Steps) -> Coarse:
@@ -191,7 +198,7 @@ def _train_coarse(features: Features, n_cells: int, seed: int, steps: Steps) -> 
 def _assign_sample(rows: NDArray[Any], coarse: Coarse, pool: Executor) -> NDArray[np.int32]:
     """Return the cell of each row of a sample."""
     ranked = np.empty((len(rows), 1), dtype=np.int32)
-    patience = Patience(_SEEN_IN_TRAINING, _SEEN_IN_TRAINING)
+    patience = _make_patience(coarse, _SEEN_IN_TRAINING, _SEEN_IN_TRAINING)
 
     def assign(start: int) -> None:
         stop = min(start + _CHUNK_ROWS, len(rows))

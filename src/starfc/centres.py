@@ -152,7 +152,10 @@ def assign_rows(rows, coarse, patience, ranked) -> None:  # type: ignore[no-unty
     scores = np.full(ranked.shape, -np.inf, dtype=np.float32)
     n_groups = len(coarse.groups)
     n_seen = min(patience.n_seen, n_groups)
-    _rank_as_seen(rows, coarse, _choose_groups(rows, coarse.groups, n_seen), ranked, scores)
+    chosen = _choose_groups(rows, coarse.groups, n_seen)
+    # The best group first: little of what comes after it then enters the ranking.
+    for first, last in ((0, 1), (1, n_seen)):
+        _rank_as_seen(rows, coarse, np.ascontiguousarray(chosen[:, first:last]), ranked, scores)
     if min(patience.n_seen_by_weak, n_groups) <= n_seen:
         return
     best = scores[:, 0].copy()

@@ -6,9 +6,7 @@ all threads, of which those that an earlier run has finished are left out. Witho
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,9 +16,7 @@ from numpy.typing import NDArray
 
 from .progress import Progress, silent
 from .scratch import Scratch, remove_scratch
-from .workers import start_workers
-
-_AHEAD = 64  # tiles handed to the threads before the first of them is waited for
+from .workers import run_in_order
 
 
 @dataclass
@@ -77,31 +73,14 @@ class Steps:
             work(int(edges[unit]), int(edges[unit + 1]))
             scratch.mark(unit)
 
-        self.progress(stage, 0, total)
-        waiting: deque[tuple[int, Future[None]]] = deque()
-        with start_workers() as pool:
-            try:
-                for unit in range(n_units):
-                    if not scratch.is_done(unit):
-                        waiting.append((unit, pool.submit(run, unit)))
-                    if len(waiting) > _AHEAD:
-                        self._finish(waiting, edges, stage, total)
-                while waiting:
-                    self._finish(waiting, edges, stage, total)
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        self.progress(stage, total, total)
+        def finish(unit: int, _: None) -> None:
+            self.progress(stage, int(edges[unit + 1]), total)
+            if self.limit_bytes is not None:
+                self.relieve()
 
-    def _finish(
-        self, waiting: deque[tuple[int, Future[None]]], edges: NDArray[np.int64], stage: str, total: int
-    ) -> None:
-        """Wait for the oldest tile and let go of memory if there is too much."""
-        unit, job = waiting.popleft()
-        job.result()
-        self.progress(stage, int(edges[unit + 1]), total)
-        if self.limit_bytes is not None:
-            self.relieve()
+        self.progress(stage, 0, total)
+        run_in_order(run, (unit for unit in range(n_units) if not scratch.is_done(unit)), finish)
+        self.progress(stage, total, total)
 
     def relieve(self) -> None:
         """Let go of the mapped pages of all steps if the process has more memory than it may."""

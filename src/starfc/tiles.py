@@ -6,16 +6,10 @@ whatever the number of threads, so that whatever depends on where a run begins h
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
 
 from .progress import Progress, silent
-from .workers import start_workers
-
-Result = TypeVar("Result")
-_AHEAD = 64  # runs handed to the threads before the first of them is waited for: those of 12 million faces are many
+from .workers import Result, run_in_order
 
 
 def run_tiles(
@@ -31,27 +25,14 @@ def run_tiles(
     >>> run_tiles(5, 2, lambda start, stop: stop - start, "count")
     [2, 2, 1]
     """
-    progress(stage, 0, n)
     results: list[Result] = []
-    waiting: deque[tuple[int, Future[Result]]] = deque()
 
-    def finish() -> None:
-        stop, job = waiting.popleft()
-        results.append(job.result())
-        progress(stage, stop, n)
+    def finish(start: int, result: Result) -> None:
+        results.append(result)
+        progress(stage, min(start + n_rows, n), n)
         if after is not None:
             after()
 
-    with start_workers() as pool:
-        try:
-            for start in range(0, n, n_rows):
-                stop = min(start + n_rows, n)
-                waiting.append((stop, pool.submit(work, start, stop)))
-                if len(waiting) > _AHEAD:
-                    finish()
-            while waiting:
-                finish()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    progress(stage, 0, n)
+    run_in_order(lambda start: work(start, min(start + n_rows, n)), range(0, n, n_rows), finish)
     return results

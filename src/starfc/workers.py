@@ -7,15 +7,19 @@ small for a BLAS to divide among threads, and a product computed by one thread h
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
+Result = TypeVar("Result")
+_AHEAD = 64  # units handed to the threads before the first of them is waited for: those of 12 million faces are many
 _own = threading.local()
 
 
@@ -32,6 +36,34 @@ def start_workers() -> Iterator[Executor]:
 
     with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(numba.get_num_threads()) as pool:
         yield pool
+
+
+def run_in_order(work: Callable[[int], Result], units: Iterable[int], finish: Callable[[int, Result], None]) -> None:
+    """Call work(unit) for every unit with all threads, and finish(unit, result) in the order of the units.
+
+    An error, or an interrupt, leaves out what has not begun.
+
+    >>> run_in_order(abs, [-1, 2], lambda unit, result: print(unit, result))
+    -1 1
+    2 2
+    """
+    waiting: deque[tuple[int, Future[Result]]] = deque()
+
+    def wait_for_oldest() -> None:
+        unit, job = waiting.popleft()
+        finish(unit, job.result())
+
+    with start_workers() as pool:
+        try:
+            for unit in units:
+                waiting.append((unit, pool.submit(work, unit)))
+                if len(waiting) > _AHEAD:
+                    wait_for_oldest()
+            while waiting:
+                wait_for_oldest()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
 
 
 def get_buffer(n_numbers: int) -> NDArray[np.float32]:
