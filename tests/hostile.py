@@ -186,6 +186,7 @@ class Attacker:
             '{"kind":"merge","labels":[0,3]}',
             '{"kind":"merge","labels":[0,3],"request":""}',
             '{"kind":"merge","labels":[0,3],"request":7}',
+            '{"kind":"merge","labels":[0,3],"request":"\\ud800"}',
             '{"kind":"undo","request":"q"}',
             '{"kind":"redo","request":"q"}',
         ):

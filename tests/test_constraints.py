@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from edge_graphs import make_graph
@@ -44,6 +44,8 @@ def join(groups, wanted, cannot=()):
 def grow_slowly(graph, labels, must, cannot):
     """Do the same with sets: groups of faces, edges by descending score, refusing what the pairs forbid."""
     clusters = {label: set(np.flatnonzero(labels == label).tolist()) for label in set(labels.tolist())}
+    sent = {face for pair in must for face in pair if labels[pair[0]] != labels[pair[1]]}
+    moved = sent & {face for pair in cannot for face in pair if labels[pair[0]] == labels[pair[1]]}
 
     merged = [set(group) for group in clusters.values()]
     join(merged, must)
@@ -58,7 +60,7 @@ def grow_slowly(graph, labels, must, cannot):
         for i in sorted(group):
             for e in range(graph.offsets[i], graph.offsets[i + 1]):
                 j = int(graph.targets[e])
-                if labels[i] == labels[j]:
+                if labels[i] == labels[j] and not {i, j} & moved:
                     links.append((-float(graph.scores[e]), i, j))
         join(grown, [pair for _, *pair in sorted(links)], cannot)
         result += grown
@@ -71,6 +73,7 @@ def as_sets(labels):
 
 @settings(deadline=None, max_examples=80)
 @given(edges, pairs, pairs)
+@example([(0, 1, 0.3), (0, 3, 0.3)], [(0, 2)], [(0, 1)])  # a moved face
 def test_against_sets(links, must, cannot):
     graph = make_graph(N, [edge for edge in links if edge[0] != edge[1]])
     told = Constraints(as_pairs(must), as_pairs(cannot))
@@ -143,6 +146,11 @@ def test_files(tmp_path):
     assert len(load_constraints(tmp_path / "none.json", n_faces=1).must) == 0
 
 
+def told(**parts):
+    empty = {"format": "starfc-constraints-1", "must": [], "cannot": [], "not_faces": [], "people": []}
+    return json.dumps(empty | parts)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -156,6 +164,22 @@ def test_files(tmp_path):
         ("a.json", json.dumps({"format": "starfc-constraints-1"}), "no file of constraints"),
         ("a.json", json.dumps({"format": "starfc-constraints-1", "must": [[1, 2, 3]], "cannot": [], "not_faces": [],
                                "people": []}), "a pair is two"),
+        ("a.json", told(must=[[True, 2]]), "face true; it must be a whole number"),
+        ("a.json", told(cannot=[[0, 1.0]]), "face 1.0; it must be a whole number"),
+        ("a.json", told(cannot=[[0, "1"]]), 'face "1"; it must be a whole number'),
+        ("a.json", told(must=[[0, 10**30]]), "face 10+; it must be a whole number"),
+        ("a.json", told(must="ab"), "'must' that is no list"),
+        ("a.json", told(must=[7]), "a pair is two"),
+        ("a.json", told(not_faces=[None]), "face null; it must be"),
+        ("a.json", told(not_faces=[-1]), "face -1; it must be"),
+        ("a.json", told(people=[{"label": 10**30, "face": 0, "name": None}]), "label 10+; it must be"),
+        ("a.json", told(people=[{"label": 2**63 - 1, "face": 0, "name": None}]), "label 9223372036854775807; it must"),
+        ("a.json", told(people=[{"label": False, "face": 0, "name": None}]), "label false; it must be"),
+        ("a.json", told(people=[{"label": 1, "face": 0, "name": 5}]), "name '5'; a name must be a text"),
+        ("a.json", told(people=[{"label": 1, "face": 0, "name": "a\u202eb"}]), "U.202E"),
+        ("a.json", told(people=["Ann"]), "a person 'Ann'"),
+        ("a.csv", "must,0," + "9" * 40 + "\n", "line 1"),
+        ("a.csv", "must,0,9999999999999999999\n", "it must be a whole number"),
         ("a.txt", "must,0,1", "must be .json or .csv"),
     ],
 )  # fmt: skip

@@ -1,11 +1,12 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from starfc.constraints import Constraints, Person
-from starfc.corrections import NOT_A_FACE, Book, Change, Journal, name_journal, read_book
+from starfc.corrections import NOT_A_FACE, Book, Change
 from starfc.errors import InputError, OutputError
 from starfc.export import (
     carry_over,
@@ -13,10 +14,10 @@ from starfc.export import (
     export_folders,
     final_labels,
     make_constraints,
-    make_file_name,
     name_people,
 )
 from starfc.images import load_images
+from starfc.journal import Journal, name_journal, read_book
 from starfc.labels import load_labels, save_labels
 
 
@@ -70,6 +71,17 @@ def test_folders_of_others_are_not_touched(book, images, tmp_path):
     assert export_folders(book, images, out, copy=True) == n_pictures > 0
     with pytest.raises(OutputError, match="holds the pictures"):
         export_folders(book, replace(images, root=out.resolve()), out)
+
+
+def test_folders_that_cannot_be_replaced_are_named(book, images, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "out")  # root may write everywhere
+    with pytest.raises(OutputError, match="out is not writable; change its permissions or choose another"):
+        export_folders(book, images, out)
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "out")
+    with pytest.raises(OutputError, match="mounted, which cannot be replaced; name one inside it"):
+        export_folders(book, images, out)
 
 
 def test_names_that_look_alike_on_disk_have_folders_of_their_own(images, tmp_path):
@@ -139,11 +151,25 @@ def test_names(book):
     assert name_people(book) == {0: "person 0", 1: "Ann / Lee", 2: "person 2"}
 
 
-@pytest.mark.parametrize("name", ["..", "", "/", "a/../../b", "x" * 500, "CON\0", "_alone", "<b>", "ümläut", ".hidden"])
-def test_folder_names_are_safe(name):
-    made = make_file_name(name, 12)
-    assert made and "/" not in made and "\0" not in made and not made.startswith((".", "_")) and len(made) < 100
-    assert ".." not in made
+def test_people_have_folders_of_their_own_on_any_disk(images, tmp_path):
+    """Marks of Devanagari survive, long names are cut, and names that differ by case do not share a folder."""
+    book = Book(np.arange(6))
+    book.names = {0: "हिन्दी", 1: "ann", 2: "Ann", 4: "\U0001f600" * 150, 5: "\U0001f600" * 151}
+    export_folders(book, images, tmp_path / "out")
+    found = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_dir())
+    assert {"हिन्दी", "ann", "Ann (2)"} <= set(found) and len({name.casefold() for name in found}) == len(found) == 5
+
+
+def test_long_file_names_are_cut(tmp_path):
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    name = "ü" * 125 + ".jpeg"
+    (folder / name).write_bytes(b"x")
+    (folder / "list.txt").write_text(name)
+    listed = load_images(folder / "list.txt", n_faces=1)
+    assert export_folders(Book(np.array([0])), listed, tmp_path / "out") == 1
+    made = next((tmp_path / "out" / "_alone").iterdir())
+    assert made.name.startswith("0000000-üü") and made.suffix == ".jpeg" and made.read_bytes() == b"x"
 
 
 def test_command(run, book, images, tmp_path):
@@ -165,6 +191,22 @@ def test_command(run, book, images, tmp_path):
     assert "6 faces of 3 people" in outcome.out
     assert run("export", clusters).code == 2
     assert "need the pictures" in run("export", clusters, "--folders", tmp_path / "q").err
+
+
+def test_an_export_that_is_read_again_knows_what_is_no_face(run, book, tmp_path):
+    clusters, again = tmp_path / "who.npy", tmp_path / "again.csv"
+    save_labels(np.array([0, 0, 1, 1, 2, 3]), clusters)
+    journal = Journal(name_journal(clusters), load_labels(clusters))
+    marked = Change("x", np.array([5], np.int32), np.array([3]), np.array([NOT_A_FACE]))
+    journal.record(marked, request="a", kind="not_face")
+    journal.close()
+    counts = [json.loads(run("export", clusters, "-o", again, "--json").out)["n_clusters"]]
+    counts.append(json.loads(run("export", again, "-o", tmp_path / "third.npy", "--json").out)["n_clusters"])
+    for labels in (clusters, again):
+        counts.append(json.loads(run("report", labels, "-o", tmp_path / "r.html", "--json").out)["n_clusters"])
+        assert "left out" in (tmp_path / "r.html").read_text()
+    assert counts == [3, 3, 3, 3]
+    assert load_labels(tmp_path / "third.npy").tolist() == [0, 0, 1, 1, 2, -1]
 
 
 def test_names_answers_and_non_faces_go_on_in_the_next_run(run, tmp_path):
@@ -219,6 +261,40 @@ def test_corrected_labels_are_not_overwritten(run, tmp_path):
     done = run("cluster", str(tmp_path / "f.npy"), "-o", str(tmp_path / "people.csv"))
     assert done.code == 1 and "was corrected (1 actions" in done.err
     assert (tmp_path / "people.csv").read_bytes() == before
+
+
+def test_constraints_that_change_no_label_reach_the_journal_that_is_there(tmp_path):
+    labels, clusters = np.array([0, 0, 0, 1, 1, -1]), tmp_path / "people.npy"
+    journal = Journal(name_journal(clusters), labels)
+    split = Change("split", np.array([2], np.int32), np.array([0]), np.array([5]), answers=((0, 2, None, False),))
+    journal.record(split, request="a", kind="split")
+    journal.record(Change("named", names=((1, None, "Bob"),)), request="b", kind="name")
+    journal.close()
+    told = Constraints(
+        must=np.array([[1, 0], [0, 2], [1, 2]]), cannot=np.array([[4, 1]]), not_faces=np.array([5]),
+        people=(Person(0, 0, "Ann"), Person(1, 3, "Robert")),
+    )  # fmt: skip
+    for _ in range(2):  # the second time nothing is new
+        assert carry_over(told, labels, clusters, source="told.json") is None
+        book = read_book(name_journal(clusters), labels)
+        # what was said on the page about 2 stays, and so does Bob
+        assert book.answers == {(0, 2): False, (0, 1): True, (1, 4): False}
+        assert book.names == {0: "Ann", 1: "Bob"} and book.labels.tolist() == [0, 0, 5, 1, 1, NOT_A_FACE]
+    journal = Journal(name_journal(clusters), labels)
+    assert journal.history(1)[0]["title"] == "carried over from told.json" and len(journal) == 3
+    journal.close()
+
+
+def test_labels_under_review_are_not_overwritten(run, tmp_path):
+    np.save(tmp_path / "f.npy", np.random.default_rng(0).normal(size=(20, 16)).astype(np.float32))
+    save_labels(np.arange(20), tmp_path / "people.npy")
+    (tmp_path / "told.csv").write_text("must,0,1\n")
+    before = (tmp_path / "people.npy").read_bytes()
+    journal = Journal(name_journal(tmp_path / "people.npy"), np.arange(20))
+    done = run("cluster", tmp_path / "f.npy", "-o", tmp_path / "people.npy", "--constraints", tmp_path / "told.csv")
+    journal.close()
+    assert done.code == 1 and "open in another review" in done.err
+    assert (tmp_path / "people.npy").read_bytes() == before
 
 
 def test_an_open_journal_is_not_moved(tmp_path):

@@ -11,8 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from starfc import corrections
-from starfc.corrections import NOT_A_FACE, Book, Change, Journal, iterate_people, name_journal, read_book
+from starfc.corrections import NOT_A_FACE, Change
 from starfc.errors import InputError, OutputError
+from starfc.journal import Journal, name_journal, read_book
 
 FIRST = np.array([0, 0, 0, 1, 1, 2, -1, 5])
 
@@ -20,7 +21,7 @@ FIRST = np.array([0, 0, 0, 1, 1, 2, -1, 5])
 def snapshot(book):
     """Everything a person could see, as plain values."""
     groups = {label: tuple(book.members(label).tolist()) for label in np.unique(book.labels).tolist()}
-    return book.labels.tolist(), dict(book.names), dict(book.answers), dict(book.skipped), groups
+    return book.labels.tolist(), dict(book.names), dict(book.answers), dict(book.skipped), dict(book.kept), groups
 
 
 def check_members(book):
@@ -43,7 +44,8 @@ def draw_change(data, book):
         pair = tuple(sorted(data.draw(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)))))
         answers = ((*pair, book.answers.get(pair), data.draw(st.sampled_from([True, False, None]))),)
     skipped = ((1, 2, (1, 2) in book.skipped, True),) if data.draw(st.booleans()) else ()
-    return Change("drawn", faces, book.labels[faces], after, names, answers, skipped=skipped)
+    kept = ((3, book.kept.get(3), data.draw(st.sampled_from(["Ann", None]))),) if data.draw(st.booleans()) else ()
+    return Change("drawn", faces, book.labels[faces], after, names, answers, skipped=skipped, kept=kept)
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -83,14 +85,6 @@ def test_any_sequence_is_undone_exactly_and_replays(tmp_path_factory, monkeypatc
     again.close()
 
 
-def test_a_face_without_a_label_is_a_cluster_of_its_own():
-    book = Book(np.array([3, -1, -1]))
-    assert book.labels.tolist() == [3, 4, 5]
-    assert book.next_label == 6
-    assert list(iterate_people(book)) == [3, 4, 5]
-    assert len(book.members(99)) == 0
-
-
 def make_change(book, faces, label):
     faces = np.array(faces, dtype=np.int32)
     return Change("moved", faces, book.labels[faces], np.full(len(faces), label))
@@ -120,6 +114,33 @@ def test_a_request_counts_once_and_a_change_must_fit(tmp_path):
     assert [entry["title"] for entry in journal.history()] == ["moved"]
     assert change.list_labels(9) == [0, 1] and change.list_labels(1) == [0]
     journal.close()
+
+
+def test_history_says_what_still_counts(tmp_path):
+    journal = Journal(tmp_path / "j.sqlite", FIRST)
+    for face, request in ((0, "a"), (1, "b")):
+        journal.record(make_change(journal.book, [face], 1), request=request, kind="move")
+    journal.undo(request="c")
+    assert [(entry["kind"], entry["undone"]) for entry in journal.history()] == [
+        ("undo", False), ("move", True), ("move", False),
+    ]  # fmt: skip
+    journal.record(make_change(journal.book, [2], 1), request="d", kind="move")  # b cannot be redone, nor does it count
+    undone = [entry["undone"] for entry in journal.history()]
+    journal.close()
+    assert undone == [False, False, True, False]
+    again = Journal(tmp_path / "j.sqlite", FIRST)
+    assert [entry["undone"] for entry in again.history()] == undone
+    again.close()
+
+
+def test_in_older_journals_unlabelled_faces_are_people(tmp_path):
+    path = tmp_path / "j.sqlite"
+    Journal(path, FIRST).close()
+    base = sqlite3.connect(path)
+    base.execute("DELETE FROM meta WHERE key = 'unlabelled'")
+    base.commit()
+    base.close()
+    assert read_book(path, FIRST).labels.tolist() == [0, 0, 0, 1, 1, 2, 6, 5]
 
 
 def test_the_journal_is_append_only(tmp_path):
@@ -172,6 +193,22 @@ def test_foreign_journals_are_refused(tmp_path):
         Journal(tmp_path / "nowhere" / "j.sqlite", FIRST)
 
 
+def test_a_journal_in_a_read_only_folder_is_read(tmp_path, monkeypatch):
+    path = tmp_path / "j.sqlite"
+    journal = Journal(path, FIRST)
+    journal.record(make_change(journal.book, [0], 1), request="a", kind="move")
+    journal.close()
+    opened = []
+    connect = sqlite3.connect
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write everywhere
+    monkeypatch.setattr("sqlite3.connect", lambda address, **given: opened.append(address) or connect(address, **given))
+    assert read_book(path, FIRST).labels[0] == 1
+    assert opened[0].endswith("immutable=1")
+    path.write_bytes(b"nothing" * 1000)
+    with pytest.raises(InputError, match="read-only: copy it"):
+        read_book(path, FIRST)
+
+
 def test_the_journals_place():
     assert name_journal("a/who.npy").name == "who.npy.review.sqlite"
     assert read_book("nowhere.sqlite", FIRST).labels[0] == 0
@@ -181,7 +218,8 @@ def test_a_killed_writer_loses_nothing_it_acknowledged(tmp_path):
     path = tmp_path / "j.sqlite"
     script = (
         "import sys, numpy as np\n"
-        "from starfc.corrections import Journal, Change\n"
+        "from starfc.corrections import Change\n"
+        "from starfc.journal import Journal\n"
         f"journal = Journal({str(path)!r}, np.zeros(50, np.int64))\n"
         "for number in range(100000):\n"
         "    face = np.array([number % 50], np.int32)\n"

@@ -63,7 +63,8 @@ def world():
 
 def test_sizes_alone(tmp_path):
     figures = write_report(np.array([0, 0, 1, -1, -1]), tmp_path / "r.html", title="<b>me & you</b>")
-    assert (figures["n_clusters"], figures["n_singletons"], figures["largest"]) == (4, 3, 2)
+    assert (figures["n_clusters"], figures["n_singletons"], figures["largest"]) == (2, 1, 2)
+    assert figures["n_left_out"] == 2
     assert figures["mean_confidence"] is None
     text, _ = check(tmp_path / "r.html")
     assert "&lt;b&gt;me &amp; you&lt;/b&gt;" in text and "no scores given" in text
@@ -94,6 +95,19 @@ def test_everything(world, tmp_path):
         "may be one person", "cluster 1</b> 16 faces",
     ):  # fmt: skip
         assert words in text, words
+
+
+def test_faces_left_out_are_no_people(world, tmp_path):
+    features, truth, evidence = world
+    labels = truth.copy()
+    labels[3:5] = -1
+    figures = write_report(labels, tmp_path / "r.html", features=features, evidence=evidence, truth=truth)
+    assert (figures["n"], figures["n_clusters"], figures["n_left_out"]) == (200, 25, 2)
+    text, _ = check(tmp_path / "r.html")
+    assert "left out, in no cluster" in text and "25 clusters for 25 people; 2 left out" in text
+    assert "cluster -1" not in text and "alone</b>" not in text
+    write_report(np.full(200, -1), tmp_path / "none.html", features=features, evidence=evidence, truth=truth)
+    check(tmp_path / "none.html")
 
 
 def test_the_same_report_twice(world, tmp_path):

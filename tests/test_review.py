@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 from reviewing import gather, make_world
 from starfc.constraints import load_constraints, save_constraints
-from starfc.corrections import NOT_A_FACE, read_book
+from starfc.corrections import NOT_A_FACE
 from starfc.errors import InputError
 from starfc.export import final_labels, make_constraints
+from starfc.journal import read_book
 from starfc.metrics import bcubed
 from starfc.quality import MARGIN_SCALE, group_faces, measure_shapes
 from starfc.review.collection import Collection
 from starfc.review.grouping import group_members
+from starfc.review.shapes import measure_some_shapes
 from starfc.review.table import Filter
 
 FEATURES, LABELS, TRUTH = make_world()
@@ -64,7 +66,7 @@ def test_merge_keeps_the_named_one(collection):
     label = 100
     do(collection, "name", label=label, name="  Ann <b> ")
     done = do(collection, "merge", labels=[label, 2, 2])
-    assert "merged 2 clusters into 'Ann <b>'" in done["title"]
+    assert "merged 2 people into 'Ann <b>'" in done["title"]
     assert len(collection.book.members(2)) == 0
     assert collection.book.names[label] == "Ann <b>"
     assert sum(collection.book.answers.values()) == 1
@@ -85,7 +87,7 @@ def test_merging_takes_the_other_names_away_and_undo_brings_them_back(collection
 def test_move_to_a_person_and_to_a_new_one(collection):
     faces = collection.book.members(0)[:3].tolist()
     done = do(collection, "move", faces=[*faces, faces[0]], label=3)
-    assert done["title"] == "moved 3 faces to cluster 3"
+    assert done["title"] == "moved 3 faces to person 3"
     assert sorted(done["changed"]) == [0, 3]
     told = collection.book.answers
     assert sum(told.values()) == 3 and len(told) == 6
@@ -140,8 +142,55 @@ def test_a_split_withdraws_the_yes_it_breaks_and_a_merge_the_no(collection):
     assert len(told.must) == 0 and len(told.cannot) == 1
 
 
+def test_faces_in_no_cluster_are_left_out_and_can_be_people(tmp_path):
+    labels = LABELS.copy()
+    labels[[4, 9, 60]] = -1
+    made = Collection(FEATURES, labels, EVIDENCE, tmp_path / "j.sqlite")
+    people = made.summarise()["n_clusters"]
+    assert made.summarise()["n_not_faces"] == 3 and people == len(np.unique(LABELS))
+    assert made.open_cluster(NOT_A_FACE, start=0, count=9, outliers_first=False)["size"] == 3
+    assert final_labels(made.book).tolist() == labels.tolist()
+    do(made, "apart", faces=[4])
+    assert do(made, "apart")["summary"]["n_clusters"] == people + 3
+    check_table(made)
+    with pytest.raises(InputError, match="none of these faces"):
+        do(made, "apart", faces=[4])
+    do(made, "strictness", tau1=0.8)
+    do(made, "strictness", tau1=made.tau1)
+    assert len({int(made.book.labels[face]) for face in (4, 9, 60)}) == 3  # not one cluster of all that was left out
+    made.close()
+
+
+def test_giant_labels_are_refused(tmp_path):
+    labels = LABELS.copy()
+    labels[0] = 2**63 - 1
+    with pytest.raises(InputError, match="label 9223372036854775807 is too large"):
+        Collection(FEATURES, labels, EVIDENCE, tmp_path / "j.sqlite")
+
+
+@pytest.mark.parametrize("rows_at_once", [3, 4096])
+def test_shapes_of_some_clusters_giants_included(monkeypatch, rows_at_once):
+    monkeypatch.setattr("starfc.review.shapes._SOME_ROWS", rows_at_once)
+    labels = np.random.default_rng(0).integers(0, 40, len(LABELS)) ** 2 // 100  # of one face to many
+    faces = np.flatnonzero(labels > 0).astype(np.int32)
+    groups = group_faces(labels[faces])
+    expected = measure_shapes(type(FEATURES)(FEATURES.raw[faces]), groups)
+    found = measure_some_shapes(FEATURES, faces, groups)
+    np.testing.assert_array_equal(found.sums, expected.sums)
+    np.testing.assert_allclose(found.closeness, expected.closeness, atol=1e-5)
+    np.testing.assert_allclose(found.cohesion, expected.cohesion, atol=1e-5)
+
+
+def test_a_giant_is_not_read_in_one_piece(collection, monkeypatch):
+    monkeypatch.setattr("starfc.review.table._GIANT", 20)
+    do(collection, "merge", labels=[0, 3, 6, 9])
+    check_table(collection)
+    do(collection, "undo")
+    check_table(collection)
+
+
 def test_names(collection):
-    with pytest.raises(InputError, match="printable"):
+    with pytest.raises(InputError, match=r"U\+000A"):
         do(collection, "name", label=0, name="a\nb")
     with pytest.raises(InputError, match="200 characters"):
         do(collection, "name", label=0, name="x" * 201)
@@ -276,6 +325,40 @@ def test_strictness_partitions_again_and_keeps_corrections(collection):
     check_table(collection)
     with pytest.raises(InputError, match="strictness"):
         do(collection, "strictness", tau1=7)
+
+
+@pytest.mark.parametrize("way", [(0.95,), (0.0,), (0.95, 0.0), (0.0, 0.95, 0.6)])
+def test_names_come_back_with_the_strictness(collection, way):
+    people = {0: "Ann", 3: "Bob", 2: "Eve", 100: "Half"}
+    for label, name in people.items():
+        do(collection, "name", label=label, name=name)
+    home = {name: set(collection.book.members(label).tolist()) for label, name in people.items()}
+    for level in way:
+        do(collection, "strictness", tau1=max(collection.floor, level))
+        assert collection.book.names  # as far as there are clusters for them
+        for label, name in collection.book.names.items():
+            assert home[name] & set(collection.book.members(label).tolist())
+    do(collection, "strictness", tau1=collection.tau1)
+    members = {name: set(collection.book.members(label).tolist()) for label, name in collection.book.names.items()}
+    assert members == home
+    again = read_book(collection.journal.path, LABELS)
+    assert (again.names, again.kept) == (collection.book.names, collection.book.kept)
+    for _ in (*way, "back"):
+        do(collection, "undo")
+    assert (collection.book.names, collection.book.kept) == (people, {})
+
+
+def test_names_that_somebody_changed_do_not_come_back(collection):
+    for label, name in ((0, "Ann"), (3, "Bob"), (6, "Eve")):
+        do(collection, "name", label=label, name=name)
+    do(collection, "strictness", tau1=0.6)
+    faces = {name: collection.book.members(label) for label, name in collection.book.names.items()}
+    label = {name: number for number, name in collection.book.names.items()}
+    do(collection, "name", label=label["Ann"], name="Anna")
+    do(collection, "merge", labels=[label["Bob"], label["Eve"]])
+    do(collection, "strictness", tau1=collection.tau1)
+    assert sorted(collection.book.names.values()) in (["Anna", "Bob"], ["Anna", "Eve"])
+    assert collection.book.names[int(collection.book.labels[faces["Ann"][0]])] == "Anna"
 
 
 def test_the_slider_knows_where_it_stands(collection):

@@ -1,8 +1,12 @@
 """The review server against requests that no page of ours would send."""
 
+import asyncio
+import contextlib
 import http.client
 import json
 import os
+import socket
+import threading
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -11,7 +15,7 @@ import pytest
 
 from hostile import Attacker, send_raw
 from reviewing import get, post, save_world, start_server
-from starfc.corrections import name_journal, read_book
+from starfc.journal import name_journal, read_book
 from starfc.labels import load_labels
 
 pytest.importorskip("starlette")
@@ -80,6 +84,58 @@ def test_hostile_requests_are_refused_or_harmless(tmp_path):
             assert json.loads(answer.read())["clusters"][0]["name"] == name
         assert get(url, "api/summary")["n_actions"] == 2
     assert read_book(name_journal(clusters), first).names == {0: name}
+
+
+def test_connections_that_say_nothing_keep_nobody_out(served):
+    process, url, _ = served
+    parts = urllib.parse.urlsplit(url)
+    heads = [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n"]
+    body = f"POST {parts.path}api/do HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
+    heads.append((body + "Content-Length: 50\r\n\r\n{").encode())
+    held = []
+    try:
+        for number in range(450):
+            held.append(socket.create_connection((parts.hostname, parts.port), timeout=20))
+            held[-1].sendall(heads[number % len(heads)])
+            if number % 70 == 69:
+                assert get(url, "api/summary")["n_actions"] == 0
+        assert get(url, "api/wall")["total"] == 30
+    finally:
+        for connection in held:
+            connection.close()
+    assert process.poll() is None and get(url, "api/summary")["n_actions"] == 0
+
+
+def test_it_hangs_up_on_those_who_say_nothing(monkeypatch):
+    import uvicorn
+
+    from starfc.review import connections
+
+    async def app(scope, receive, send):
+        await asyncio.sleep(0.5)  # longer than the silence: a request under way is no silence
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    monkeypatch.setattr(connections, "_SILENCE_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(
+            uvicorn.Config(app, log_level="warning", lifespan="off", http=connections.make_protocol())
+        )
+        runner = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        runner.start()
+        try:
+            address = listener.getsockname()
+            with socket.create_connection(address, timeout=20) as quiet, socket.create_connection(address) as half:
+                half.sendall(b"GET / HTTP/1.1\r\n")
+                half.settimeout(20)
+                for connection in (quiet, half):
+                    with contextlib.suppress(ConnectionResetError):
+                        assert connection.recv(10) == b""
+            with urllib.request.urlopen(f"http://127.0.0.1:{address[1]}/", timeout=20) as answer:
+                assert answer.read() == b"ok"
+        finally:
+            server.should_exit = True
+            runner.join(20)
 
 
 def test_a_body_of_100_mb_is_cut_off(served):

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from reviewing import get, post, save_world, start_server
-from starfc.corrections import name_journal, read_book
+from starfc.journal import name_journal, read_book
 from starfc.labels import load_labels
 
 pytest.importorskip("starlette")

@@ -8,8 +8,8 @@ import pytest
 
 from browser import find_reason_to_skip, open_browser
 from reviewing import PATIENCE_S, get, save_world, start_server
-from starfc.corrections import name_journal, read_book
 from starfc.export import final_labels
+from starfc.journal import name_journal, read_book
 from starfc.labels import load_labels
 
 REASON = find_reason_to_skip()
@@ -286,6 +286,138 @@ def test_search_strictness_and_help(page):
     page.wait("return !document.querySelector('dialog').open")
     page.press("u")
     page.wait_for_actions(before + 2)
+
+
+ESCAPE, ENTER = "\ue00c", "\ue007"
+
+
+def test_escape_leaves_a_field_and_nothing_else(page):
+    page.open("wall")
+    page.labels()
+    page.press("\ue015", "x", "/")  # one is selected
+    page.press(*"zzz")
+    page.wait("return document.querySelector('#main .empty')?.checkVisibility()")
+    page.press(ESCAPE)
+    page.wait("return document.querySelectorAll('#wall .card').length > 5")
+    assert page.run("return document.querySelector('.bar input').value") == ""
+    assert not page.run("return document.querySelector('#main .empty').checkVisibility()")
+    assert page.run("return document.activeElement.id") == "wall"
+    assert page.run("return document.querySelectorAll('.chosen').length") == 1
+    page.press("/")
+    page.press(*"27")
+    page.wait("return document.querySelectorAll('#wall .card').length === 1")
+    page.press(ENTER)  # leaves the field as it is
+    assert page.run("return [document.activeElement.id, document.querySelector('.bar input').value]") == ["wall", "27"]
+    before = page.actions()
+    page.open("cluster/21")
+    page.wait("return document.querySelectorAll('#faces .tile').length")
+    page.press("n")
+    page.press(*"Somebody", ESCAPE)
+    assert page.run("return [location.hash, document.querySelector('.title input').value]") == ["#cluster/21", ""]
+    assert page.actions() == before  # not named
+    page.press(ESCAPE)
+    page.wait("return location.hash === '#wall'")
+
+
+def test_nobody_found_can_be_left_again(page):
+    page.open("wall")
+    page.labels()
+    page.press("/")
+    page.press(*"nobody at all", ENTER)
+    page.wait("return document.querySelector('#main .empty').checkVisibility()")
+    page.click("#main .empty button")
+    page.wait("return document.querySelectorAll('#wall .card').length > 5")
+    assert page.run("return document.querySelector('.bar input').value") == ""
+
+
+def test_history_strikes_out_what_was_taken_back(page):
+    page.open("cluster/24")
+    page.wait("return document.querySelectorAll('#faces .tile').length")
+    before = page.actions()
+    for name in ("First", "Second"):
+        page.press("n")
+        page.press(*name, ENTER)
+        before += 1
+        page.wait_for_actions(before)
+    page.press("3")
+    page.wait("return document.querySelector('#history div')")
+    page.press("u")
+    page.wait_for_actions(before + 1)
+    page.wait("return document.querySelector('#history div:nth-of-type(2)').className === 'undone'")
+    page.press("1")
+    page.labels()
+    page.press("\ue015", "n", *"Third", ENTER)
+    page.wait_for_actions(before + 2)
+    page.press("3")
+    rows = page.wait(
+        "const rows = [...document.querySelectorAll('#history div')].slice(0, 4);"
+        "return rows.length === 4 && rows.map((row) => [row.lastChild.textContent, row.className])"
+    )
+    assert [row[1] for row in rows] == ["", "", "undone", ""] and "Second" in rows[2][0]
+    page.press("u", "u")
+    page.wait_for_actions(before + 4)
+
+
+def test_a_server_that_is_gone_and_a_tab_that_is_old(world, tmp_path):
+    driver, _, _ = world
+    clusters, features = save_world(tmp_path)
+    toast = "const toast = document.querySelector('#toast'); return toast.className === 'on bad' && toast.textContent"
+    with start_server(clusters, features) as (process, url):
+        page = Page(driver, url)
+        page.open("wall")
+        page.labels()
+        process.kill()
+        process.wait()
+        page.press("\ue015", "x", "\ue014", "x", "m")
+        assert "has stopped. Nothing is lost: run the same starfc review" in page.wait(toast)
+        page.press("3")
+        time.sleep(0.5)
+        assert "has stopped" in page.run(toast)
+        page.press("1")
+    port = url.split(":")[2].split("/")[0]
+    with start_server(clusters, features, "--port", port):
+        page.press("2")
+        page.wait("return document.querySelector('#questions')?.textContent.includes('an earlier starfc review')")
+        page.press("3")
+        page.wait("return document.querySelector('#toast').textContent.includes('an earlier starfc review')")
+        driver.get("about:blank")
+        driver.get(url)
+        assert "an earlier starfc review" in page.run("return document.body.textContent")
+        driver.get("about:blank")
+    driver.get_log("browser")  # the browser itself notes what it could not load
+
+
+def test_nothing_to_undo_is_no_failure(page):
+    page.open("history")
+    page.wait("return document.querySelector('#history')")
+    while get(page.url, "api/summary")["can_redo"]:
+        before = page.actions()
+        page.press("r")
+        page.wait_for_actions(before + 1)
+    page.press("r")
+    page.wait("return document.querySelector('#toast').textContent === 'there is nothing to redo'")
+
+
+def test_faces_that_were_left_out(page, world):
+    _, url, _ = world
+    page.open("cluster/27")
+    page.wait("return document.querySelectorAll('#faces .tile').length > 4")
+    before, people = page.actions(), get(url, "api/summary")["n_clusters"]
+    for tile in (1, 2):
+        page.click(f"#faces .cell:nth-child({tile}) .tile")
+    page.press("d")
+    page.wait_for_actions(before + 1)
+    page.press("1")
+    page.click(".bar button:not([hidden])")
+    page.wait("return location.hash === '#cluster/-2' && document.querySelectorAll('#faces .tile').length >= 2")
+    page.click("#faces .tile")
+    page.run(
+        "[...document.querySelectorAll('.bar button')].find((one) => one.textContent === 'Each a person (1)').click()"
+    )
+    page.wait_for_actions(before + 2)
+    assert get(url, "api/summary")["n_clusters"] == people + 1
+    page.press("u", "u")
+    page.wait_for_actions(before + 4)
 
 
 def test_a_phone(page):

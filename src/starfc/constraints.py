@@ -26,10 +26,12 @@ from numpy.typing import NDArray
 from .atomic import write_json
 from .errors import InputError
 from .features import reading
+from .names import clean_name
 from .partition import find_root
 from .prune import EdgeGraph
 
 _FORMAT = "starfc-constraints-1"
+LARGEST_LABEL = 1 << 62  # beyond it there might be no number left for a new person
 
 
 def _no_pairs() -> NDArray[np.int64]:
@@ -238,12 +240,28 @@ def _read_json(path: Path) -> Constraints:
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise InputError(f"{path} is no file of constraints (format {_FORMAT}); write one with starfc export")
+    for key in ("must", "cannot", "not_faces", "people"):
+        if not isinstance(content[key], list):
+            raise InputError(f"{path} has '{key}' that is no list; write one with starfc export")
     return Constraints(
         _as_pairs(content["must"], path),
         _as_pairs(content["cannot"], path),
-        np.array(content["not_faces"], dtype=np.int64).reshape(-1),
-        tuple(Person(int(who["label"]), int(who["face"]), who["name"]) for who in content["people"]),
+        np.array([_as_whole(face, "face", path) for face in content["not_faces"]], dtype=np.int64),
+        tuple(_read_person(who, path) for who in content["people"]),
     )
+
+
+def _read_person(entry: Any, path: Path) -> Person:  # noqa: ANN401
+    if not isinstance(entry, dict):
+        raise InputError(f"{path} has a person '{str(entry)[:40]}'; one is a label, a face and a name")
+    name = entry["name"]
+    if name is not None and not isinstance(name, str):
+        raise InputError(f"{path} has the name '{str(name)[:40]}'; a name must be a text, or null for none")
+    try:
+        clean = clean_name(name or "") or None
+    except InputError as error:
+        raise InputError(f"{path} has the name {ascii(name)[:40]}: {error}") from error
+    return Person(_as_whole(entry["label"], "label", path), _as_whole(entry["face"], "face", path), clean)
 
 
 def _read_csv(path: Path) -> Constraints:
@@ -254,7 +272,11 @@ def _read_csv(path: Path) -> Constraints:
                 continue  # a header
             kind = line[0].strip().lower()
             numbers = [text.strip() for text in line[1:3]]
-            if kind not in found or len(numbers) < 2 or not all(text.isdecimal() for text in numbers):
+            if (
+                kind not in found
+                or len(numbers) < 2
+                or not all(text.isdecimal() and len(text) < 20 for text in numbers)
+            ):
                 raise InputError(
                     f"{path} line {number} is '{','.join(line)}'; write must,FACE,FACE or cannot,FACE,FACE"
                 )
@@ -263,10 +285,19 @@ def _read_csv(path: Path) -> Constraints:
 
 
 def _as_pairs(values: Any, path: Path) -> NDArray[np.int64]:  # noqa: ANN401
-    pairs = np.array(values, dtype=np.int64) if len(values) else _no_pairs()
-    if pairs.ndim != 2 or pairs.shape[1] != 2:
-        raise InputError(f"{path} holds pairs of shape {pairs.shape}; a pair is two face numbers")
-    return pairs
+    for pair in values:
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            raise InputError(f"{path} has the pair '{str(pair)[:40]}'; a pair is two face numbers")
+    flat = [_as_whole(face, "face", path) for pair in values for face in pair]
+    return np.array(flat, dtype=np.int64).reshape(-1, 2)
+
+
+def _as_whole(value: Any, what: str, path: Path) -> int:  # noqa: ANN401
+    """Return a whole number as it is; what only looks like one (true, 1.0, "1") is somebody's mistake."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < LARGEST_LABEL:
+        shown = json.dumps(value)[:40]
+        raise InputError(f"{path} has {what} {shown}; it must be a whole number from 0 to {LARGEST_LABEL - 1}")
+    return value
 
 
 @njit(cache=True, nogil=True)

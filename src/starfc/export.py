@@ -9,8 +9,9 @@ is written aside and renamed.
 from __future__ import annotations
 
 import os
-import re
 import shutil
+import unicodedata
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +19,15 @@ from numpy.typing import NDArray
 
 from .atomic import replacing_folder, write_json
 from .constraints import Constraints, Person
-from .corrections import NOT_A_FACE, Book, Change, Journal, fits_journal, name_journal, set_aside
+from .corrections import NOT_A_FACE, Book, Change
 from .errors import InputError, OutputError
 from .images import ImageList
+from .journal import Journal, fits_journal, name_journal, set_aside
+from .names import make_file_name
 
 _MARK = ".starfc-export"
 _ALONE = "_alone"
-_LONGEST_NAME = 80
+_LONGEST_FILE_NAME = 200  # bytes, of 255
 
 
 def final_labels(book: Book) -> NDArray[np.int64]:
@@ -70,8 +73,8 @@ def carry_over(
     labels : int64 (n,)
         What was written to `clusters`.
     clusters : str or Path
-        The label file. A journal beside it that is of these very labels stays as it is; one of other labels is kept
-        under another name.
+        The label file. A journal beside it that is of these very labels goes on, and what it says itself stays; one of
+        other labels is kept under another name.
     source : str
         Where the constraints came from, for the history.
 
@@ -81,39 +84,48 @@ def carry_over(
         What a journal of other labels is called now.
     """
     path = name_journal(clusters)
-    if fits_journal(path, labels):
-        return None
-    aside = set_aside(path) if path.exists() else None
+    aside = set_aside(path) if path.exists() and not fits_journal(path, labels) else None
     journal = Journal(path, labels)
     try:
         change = recall_corrections(constraints, journal.book, title=f"carried over from {source}")
-        journal.record(change, request="carried over", kind="carry")
+        if len(change.faces) or change.names or change.answers:
+            journal.record(change, request=f"carried over {uuid.uuid4()}", kind="carry")
     finally:
         journal.close()
     return aside
 
 
 def recall_corrections(constraints: Constraints, book: Book, *, title: str) -> Change:
-    """Make the change that tells a fresh book what the constraints say.
+    """Make the change that tells a book what the constraints say and it does not know; what it says itself stays.
 
     >>> told = Constraints(must=np.array([[0, 1]]), not_faces=np.array([2]), people=(Person(7, 0, "Ann"),))
     >>> change = recall_corrections(told, Book(np.array([7, 7, -1])), title="carried over")
     >>> change.names, change.answers, change.faces.tolist()
     (((7, None, 'Ann'),), ((0, 1, None, True),), [2])
     """
-    told = ((constraints.must, True), (constraints.cannot, False))
-    answers = {(int(i), int(j)): same for pairs, same in told for i, j in np.sort(pairs, axis=1) if i != j}
     gone = np.unique(constraints.not_faces).astype(np.int32)
-    named = [person for person in constraints.people if person.name and not np.isin(person.face, gone)]
+    gone = gone[book.labels[gone] != NOT_A_FACE]
     names: dict[int, str] = {}
     # Where two known people are one now, the label tells whose name it is.
-    for person in sorted(named, key=lambda who: int(book.labels[who.face]) != who.label):
-        names.setdefault(int(book.labels[person.face]), str(person.name))
+    for person in sorted(constraints.people, key=lambda who: int(book.labels[who.face]) != who.label):
+        label = int(book.labels[person.face])
+        if person.name and label >= 0 and label not in book.names and not np.isin(person.face, gone):
+            names.setdefault(label, person.name)
     return Change(
         title, gone, book.labels[gone], np.full(len(gone), NOT_A_FACE),
-        tuple((label, None, name) for label, name in names.items()),
-        tuple((i, j, None, same) for (i, j), same in answers.items()),
+        tuple((label, None, name) for label, name in names.items()), _recall_answers(constraints, book),
     )  # fmt: skip
+
+
+def _recall_answers(constraints: Constraints, book: Book) -> tuple[tuple[int, int, None, bool], ...]:
+    """List the pairs that agree with the book and that it does not know, the smaller face first."""
+    told = ((constraints.must, True), (constraints.cannot, False))
+    answers = {(int(i), int(j)): same for pairs, same in told for i, j in np.sort(pairs, axis=1) if i != j}
+    return tuple(
+        (i, j, None, same)
+        for (i, j), same in answers.items()
+        if (i, j) not in book.answers and bool(book.labels[i] == book.labels[j]) == same
+    )
 
 
 def _list_people(book: Book) -> list[Person]:
@@ -144,7 +156,7 @@ def name_people(book: Book) -> dict[int, str]:
     {0: 'Ann', 1: 'person 1', 2: 'Ann (2)'}
     """
     used: set[str] = set()
-    names = {}
+    names: dict[int, str] = {}
     for label in np.unique(book.labels[book.labels >= 0]).tolist():
         names[label] = _make_unique(book.names.get(label) or f"person {label}", label, used)
     return names
@@ -152,10 +164,15 @@ def name_people(book: Book) -> dict[int, str]:
 
 def _make_unique(name: str, label: int, used: set[str]) -> str:
     """Return a name that is not in use, by adding the label as often as it takes, and note it."""
-    while name in used:
+    while _fold(name) in used:
         name = f"{name} ({label})"
-    used.add(name)
+    used.add(_fold(name))
     return name
+
+
+def _fold(name: str) -> str:
+    """Return what two names have in common that some disks cannot tell apart."""
+    return unicodedata.normalize("NFC", name.casefold())
 
 
 def export_folders(book: Book, images: ImageList, folder: str | Path, *, copy: bool = False) -> int:
@@ -188,7 +205,7 @@ def export_folders(book: Book, images: ImageList, folder: str | Path, *, copy: b
                 continue
             place = aside / places[label]
             place.mkdir(exist_ok=True)
-            target = place / f"{row:07d}-{source.name}"
+            target = place / f"{row:07d}-{_shorten(source)}"
             if copy:
                 shutil.copyfile(source, target)
             else:
@@ -197,25 +214,27 @@ def export_folders(book: Book, images: ImageList, folder: str | Path, *, copy: b
     return n_pictures
 
 
+def _shorten(file: Path) -> str:
+    """Return a file's name, cut so that there is room for its row."""
+    most = _LONGEST_FILE_NAME - len(file.suffix.encode()[:20])
+    stem = file.stem.encode(errors="surrogateescape")[:most].decode(errors="ignore")
+    return file.name if len(os.fsencode(file.name)) <= _LONGEST_FILE_NAME else stem + file.suffix[:20]
+
+
 def _require_own(folder: Path, images: ImageList) -> None:
-    """Refuse a folder that holds what no export has made, or the pictures themselves."""
-    if not folder.is_dir() or not any(folder.iterdir()):
+    """Refuse a folder that cannot be replaced, that holds what no export has made, or the pictures themselves."""
+    if not folder.is_dir():
+        return
+    if folder.is_mount():
+        raise OutputError(f"folder {folder} is where a disk is mounted, which cannot be replaced; name one inside it")
+    if not os.access(folder, os.W_OK):
+        raise OutputError(f"folder {folder} is not writable; change its permissions or choose another")
+    if not any(folder.iterdir()):
         return
     if not (folder / _MARK).is_file():
         raise OutputError(f"folder {folder} holds files that no export has made; choose a new or an empty one")
     if images.root.is_relative_to(folder.resolve()):
         raise OutputError(f"folder {folder} holds the pictures ({images.root}), which would be lost; choose another")
-
-
-def make_file_name(name: str, label: int) -> str:
-    """Return a folder name that is safe everywhere, and still tells people apart whose names look alike on disk.
-
-    >>> make_file_name("Ann Lee", 3), make_file_name("../../etc", 4), make_file_name("a/b", 5)
-    ('Ann Lee', 'etc 4', 'a b 5')
-    """
-    plain = re.sub(r"[^\w .()'-]", " ", name).strip(" .")
-    plain = re.sub(r"\s+", " ", re.sub(r"\.\.+", " ", plain)).strip(" ._")[:_LONGEST_NAME].strip()
-    return plain if plain and plain == name else f"{plain} {label}".strip()
 
 
 def export_fiftyone(book: Book, images: ImageList, path: str | Path) -> int:

@@ -172,44 +172,15 @@ def measure_shapes(features: Features, groups: Groups, *, progress: Progress = s
         )
     sums = np.zeros((groups.n_clusters, features.dim), dtype=np.float32)
     for start, stop in features.blocks():
-        _add_rows(features.read(start, stop), groups.codes[start:stop], sums)
+        add_rows(features.read(start, stop), groups.codes[start:stop], sums)
         progress("centres", stop, 2 * len(features))
     squares = np.einsum("cd,cd->c", sums, sums)
     closeness = np.empty(len(features), dtype=np.float32)
     for start, stop in features.blocks():
-        _compare_rows(features.read(start, stop), groups.codes[start:stop], sums, squares, closeness[start:stop])
+        compare_rows(features.read(start, stop), groups.codes[start:stop], sums, squares, closeness[start:stop])
         progress("centres", len(features) + stop, 2 * len(features))
     closeness[groups.sizes[groups.codes] == 1] = 1
-    return Shapes(sums, _measure_cohesion(squares, groups.sizes), closeness)
-
-
-def measure_some_shapes(
-    features: Features, faces: NDArray[np.int32], groups: Groups, *, progress: Progress = silent
-) -> Shapes:
-    """Do the same for the given faces (m,), which are all faces of their clusters; `groups` is of these m.
-
-    Cluster by cluster, so every row is read once, but not in the order of the file: for what is in memory.
-
-    >>> rows = Features(np.array([[1.0, 0.0], [0.0, 1.0], [0.6, 0.8]]))
-    >>> measure_some_shapes(rows, np.array([0, 2], np.int32), group_faces(np.array([5, 5]))).cohesion.round(3)
-    array([0.6], dtype=float32)
-    """
-    sums = np.zeros((groups.n_clusters, features.dim), dtype=np.float32)
-    closeness = np.empty(len(faces), dtype=np.float32)
-    # Runs of whole clusters with at least so many faces; threads share none.
-    cuts = np.searchsorted(groups.offsets, np.arange(0, len(faces), _TILE_ROWS))
-    runs = np.unique(np.append(cuts, groups.n_clusters))
-
-    def measure_run(first: int, last: int) -> None:
-        members = groups.order[groups.offsets[first] : groups.offsets[last]]
-        starts = groups.offsets[first : last + 1] - groups.offsets[first]
-        closeness[members] = _measure_clusters(features.take(faces[members]), starts, sums[first:last])
-        progress("clusters", last, groups.n_clusters)
-
-    with start_workers() as pool:
-        list(pool.map(measure_run, runs[:-1].tolist(), runs[1:].tolist()))
-    closeness[groups.sizes[groups.codes] == 1] = 1
-    return Shapes(sums, _measure_cohesion(np.einsum("cd,cd->c", sums, sums), groups.sizes), closeness)
+    return Shapes(sums, measure_cohesion(squares, groups.sizes), closeness)
 
 
 def measure_confidence(scored: ScoredEdges, groups: Groups, *, tau1: float) -> NDArray[np.float32]:
@@ -270,6 +241,20 @@ def find_pairs(
     >>> pairs.first.tolist(), pairs.second.tolist(), pairs.link.round(2).tolist()
     ([0], [1], [0.30000001192092896])
     """
+    keys, best = _list_rivals(scored, groups, floor)
+    order = np.argsort(keys, kind="stable")
+    keys = keys[order]
+    starts = np.flatnonzero(np.diff(keys, prepend=-1))
+    first, second = np.divmod(keys[starts], groups.n_clusters)
+    counts = np.diff(np.append(starts, len(order)))
+    strongest = np.maximum.reduceat(best[order], starts) if len(starts) else np.empty(0, np.float32)
+    del keys, order, best, starts  # there are millions of them
+    link = measure_links(first, second, sums, groups.sizes)
+    return ClusterPairs(first.astype(np.int32), second.astype(np.int32), link, strongest, counts.astype(np.int32))
+
+
+def _list_rivals(scored: ScoredEdges, groups: Groups, floor: float) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """List the pairs of clusters that faces name, as one number each, with the best score."""
     n = len(scored.neighbors)
     rivals = np.empty((n, _RIVALS), dtype=np.int32)
     best = np.empty((n, _RIVALS), dtype=np.float32)
@@ -281,14 +266,7 @@ def find_pairs(
     named = rivals >= 0
     own = np.broadcast_to(groups.codes[:, None], rivals.shape)[named].astype(np.int64)
     other = rivals[named].astype(np.int64)
-    keys = np.minimum(own, other) * groups.n_clusters + np.maximum(own, other)
-    order = np.argsort(keys, kind="stable")
-    starts = np.flatnonzero(np.diff(keys[order], prepend=-1))
-    first, second = np.divmod(keys[order][starts], groups.n_clusters)
-    strongest = np.maximum.reduceat(best[named][order], starts) if len(starts) else np.empty(0, np.float32)
-    counts = np.diff(np.append(starts, len(order)))
-    link = measure_links(first, second, sums, groups.sizes)
-    return ClusterPairs(first.astype(np.int32), second.astype(np.int32), link, strongest, counts.astype(np.int32))
+    return np.minimum(own, other) * groups.n_clusters + np.maximum(own, other), best[named]
 
 
 def measure_links(
@@ -334,7 +312,7 @@ def _count_split_pairs(outer: NDArray[np.int64], inner: NDArray[np.int64], most:
     return [(int(values[place]), int(wrong[place])) for place in worst if wrong[place]]
 
 
-def _measure_cohesion(squares: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
+def measure_cohesion(squares: NDArray[np.float32], sizes: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return the mean cosine of two members; NaN where there is one."""
     pairs = sizes * (sizes - 1.0)
     cohesion = np.full(len(sizes), np.nan, dtype=np.float32)
@@ -349,7 +327,7 @@ def _for_each_tile(n: int, work: Callable[[int, int], None]) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _add_rows(rows, codes, sums):  # type: ignore[no-untyped-def]
+def add_rows(rows, codes, sums):  # type: ignore[no-untyped-def]  # noqa: ANN201
     """Add each row to the sum of its cluster, in row order."""
     for i in range(len(rows)):
         for t in range(rows.shape[1]):
@@ -357,7 +335,7 @@ def _add_rows(rows, codes, sums):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _compare_rows(rows, codes, sums, squares, out):  # type: ignore[no-untyped-def]
+def compare_rows(rows, codes, sums, squares, out):  # type: ignore[no-untyped-def]  # noqa: ANN201
     """Cosine of r with s - r: (s.r - 1) / sqrt(|s|² - 2 s.r + 1); 0 where the others cancel out."""
     for i in range(len(rows)):
         dot = np.float32(0)
@@ -365,22 +343,6 @@ def _compare_rows(rows, codes, sums, squares, out):  # type: ignore[no-untyped-d
             dot += rows[i, t] * sums[codes[i], t]
         rest = squares[codes[i]] - 2 * dot + 1
         out[i] = min(max((dot - 1) / np.sqrt(rest), -1), 1) if rest > 1e-6 else 0
-
-
-@njit(cache=True, nogil=True)
-def _measure_clusters(rows, starts, sums):  # type: ignore[no-untyped-def]
-    """Sum up whole clusters, whose rows lie side by side, and compare each row with the rest of its own."""
-    closeness = np.empty(len(rows), dtype=np.float32)
-    for c in range(len(sums)):
-        mine = rows[starts[c] : starts[c + 1]]
-        codes = np.zeros(len(mine), dtype=np.int32)
-        _add_rows(mine, codes, sums[c : c + 1])
-        square = np.float32(0)
-        for t in range(sums.shape[1]):
-            square += sums[c, t] * sums[c, t]
-        out = closeness[starts[c] : starts[c + 1]]
-        _compare_rows(mine, codes, sums[c : c + 1], np.full(1, square, np.float32), out)
-    return closeness
 
 
 @njit(cache=True, nogil=True)

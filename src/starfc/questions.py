@@ -33,6 +33,7 @@ from .score import ScoredEdges
 _PRIORS = (np.array([1.5, 18.0, 10.0, -1.8]), np.array([1.8, 6.0, 0.0, -1.0]))
 _SPREADS = (np.array([4.0, 6.0, 4.0, 1.0]), np.array([4.0, 5.0, 3.0, 1.0]))
 _POOL = 20_000
+_BLOCK = 1 << 18  # pairs that are judged at once
 STRICTER = 0.3  # of the way from tau_1 to 1
 
 
@@ -121,11 +122,17 @@ def find_questions(
     owners = labels[groups.order[groups.offsets[:-1]]]
     pairs = _add_stars(find_pairs(scored, groups, shapes.sums), owners, groups.sizes, shapes.sums, tau1)
     joined = (owners[pairs.first] == owners[pairs.second]) & (owners[pairs.first] >= 0)
-    a, b = groups.sizes[pairs.first], groups.sizes[pairs.second]
-    traits = make_traits(pairs.link, pairs.strongest, np.minimum(a, b), tau1=tau1, threshold=threshold)
-    worth = value_questions(predict_same(traits, joined, History()), joined, a, b)
-    kept = np.sort(np.argsort(-worth, kind="stable")[:_POOL])
     faces = find_centrals(groups, shapes.closeness)
+    del shapes  # a sum per part: the largest thing there is
+    worth = np.empty(len(pairs))
+    for start in range(0, len(pairs), _BLOCK):
+        block = slice(start, start + _BLOCK)
+        a, b = groups.sizes[pairs.first[block]], groups.sizes[pairs.second[block]]
+        traits = make_traits(
+            pairs.link[block], pairs.strongest[block], np.minimum(a, b), tau1=tau1, threshold=threshold
+        )
+        worth[block] = value_questions(predict_same(traits, joined[block], History()), joined[block], a, b)
+    kept = np.sort(np.argsort(-worth, kind="stable")[:_POOL])
     chosen = pairs.take(kept)
     return Pool(groups.codes, faces, groups.sizes, chosen.first, chosen.second, chosen.link, chosen.strongest)
 

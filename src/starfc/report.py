@@ -8,7 +8,6 @@ with the truth the metrics and the worst errors. What is drawn of a face is its 
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,13 +19,13 @@ from numpy.typing import NDArray
 
 from . import __version__
 from .atomic import replacing
-from .avatars import AvatarAxes, draw_avatar, draw_placeholder, fit_avatars
 from .drawing import draw_histogram, draw_log_dots, draw_map
 from .errors import InputError
 from .evidence import Evidence
 from .features import Features
-from .images import ImageList, make_thumbnail
+from .images import ImageList
 from .metrics import Evaluation, evaluate
+from .portraits import Artist
 from .progress import Progress, silent
 from .prune import measure_intimacy, parse_edges
 from .quality import (
@@ -61,7 +60,17 @@ class _Subject:
     pairs: ClusterPairs | None
     truth: NDArray[np.int64] | None
     evaluation: Evaluation | None
-    artist: _Artist
+    artist: Artist
+
+    @property
+    def is_person(self) -> NDArray[np.bool_]:
+        """Mark the clusters that are people; a face that was left out is a group of its own and none of them."""
+        return self.groups.ids >= 0
+
+    @property
+    def is_counted(self) -> NDArray[np.bool_]:
+        """Mark the faces that belong to somebody."""
+        return self.is_person[self.groups.codes]
 
 
 def write_report(
@@ -82,7 +91,7 @@ def write_report(
     Parameters
     ----------
     labels : int64 (n,)
-        The clustering; -1 is a face alone.
+        The clustering; -1 is in no cluster (no face, or noise): counted as left out, not as people.
     path : str or Path
         `.html`.
     features : Features, optional
@@ -114,7 +123,7 @@ def write_report(
             raise InputError(f"there are {len(given)} {name} for {len(labels)} labels; they must be of the same faces")
     if evidence is not None and len(evidence.scored.neighbors) != len(labels):
         raise InputError(f"there are scores of {len(evidence.scored.neighbors)} faces for {len(labels)} labels")
-    artist = _Artist(features, images, traits, seed)
+    artist = Artist(features, images, traits, seed)
     subject = _examine(labels, features, evidence, truth, artist, progress)
     sections = [
         _draw_tiles(subject), _draw_figures(subject), _draw_centres(subject, seed), _draw_errors(subject),
@@ -133,48 +142,21 @@ def summarise(
     groups: Groups, confidence: NDArray[np.float32] | None, evaluation: Evaluation | None
 ) -> dict[str, float | int | None]:
     """Return the figures of a clustering for JSON."""
-    sizes = groups.sizes
+    is_person = groups.ids >= 0
+    sizes = groups.sizes[is_person]
+    if confidence is not None:
+        confidence = confidence[is_person[groups.codes]]
     return {
         "n": len(groups.codes),
-        "n_clusters": groups.n_clusters,
+        "n_clusters": len(sizes),
         "n_singletons": int((sizes == 1).sum()),
         "largest": int(sizes.max(initial=0)),
         "median_size": float(np.median(sizes)) if len(sizes) else 0.0,
-        "mean_confidence": None if confidence is None else round(float(confidence.mean()), 4),
+        "n_left_out": int((~is_person).sum()),
+        "mean_confidence": None if confidence is None or not len(confidence) else round(float(confidence.mean()), 4),
         "pairwise_f": None if evaluation is None else evaluation.pairwise.f,
         "bcubed_f": None if evaluation is None else evaluation.bcubed.f,
     }
-
-
-class _Artist:
-    """Draws faces: the picture where there is one, else an avatar."""
-
-    def __init__(
-        self, features: Features | None, images: ImageList | None, traits: NDArray[np.float32] | None, seed: int
-    ) -> None:
-        self._features, self._images, self._traits = features, images, traits
-        self._axes: AvatarAxes | None = fit_avatars(features, seed=seed) if features is not None else None
-
-    def draw(self, faces: NDArray[Any]) -> str:
-        """Return the faces side by side, as HTML."""
-        rows = np.asarray(faces, dtype=np.int64)
-        traits = self._find_traits(rows)
-        drawn = []
-        for place, row in enumerate(rows.tolist()):
-            file = self._images.find(row) if self._images is not None else None
-            encoded = make_thumbnail(file, size=112) if file is not None else None
-            if encoded is not None:
-                source = base64.b64encode(encoded).decode("ascii")
-                drawn.append(f'<img alt="face {row}" title="face {row}" src="data:image/jpeg;base64,{source}">')
-            else:
-                drawn.append(draw_avatar(traits[place]) if traits is not None else draw_placeholder())
-        return f'<div class="faces">{"".join(drawn)}</div>'
-
-    def _find_traits(self, rows: NDArray[np.int64]) -> NDArray[np.float32] | None:
-        """Return what to draw avatars from: the given numbers, or else the embeddings."""
-        if self._traits is not None:
-            return self._traits[rows]
-        return self._axes.find_traits(self._features.take(rows)) if self._axes and self._features else None
 
 
 def _examine(
@@ -182,7 +164,7 @@ def _examine(
     features: Features | None,
     evidence: Evidence | None,
     truth: NDArray[np.int64] | None,
-    artist: _Artist,
+    artist: Artist,
     progress: Progress,
 ) -> _Subject:
     """Measure whatever the given inputs allow."""
@@ -215,8 +197,10 @@ def _draw_tiles(subject: _Subject) -> str:
         (f"{figures['n_singletons']:,}", "faces alone"),
         (f"{figures['largest']:,}", "largest cluster"),
     ]
-    if subject.confidence is not None:
-        tiles.append((f"{float((subject.confidence < 0.5).mean()):.1%}", "faces in doubt"))
+    if figures["n_left_out"]:
+        tiles.append((f"{figures['n_left_out']:,}", "left out, in no cluster"))
+    if subject.confidence is not None and len(confidence := subject.confidence[subject.is_counted]):
+        tiles.append((f"{float((confidence < 0.5).mean()):.1%}", "faces in doubt"))
     if subject.evaluation is not None:
         tiles += [
             (f"{subject.evaluation.pairwise.f:.3f}", "pairwise F"),
@@ -228,14 +212,14 @@ def _draw_tiles(subject: _Subject) -> str:
 
 def _draw_figures(subject: _Subject) -> str:
     """Draw sizes, scores, intimacy and confidence."""
-    sizes, counts = np.unique(subject.groups.sizes, return_counts=True)
+    sizes, counts = np.unique(subject.groups.sizes[subject.is_person], return_counts=True)
     plot = draw_log_dots(sizes.astype(np.float64), counts.astype(np.float64), label="faces in a cluster")
     figures = [("How large clusters are", plot, "clusters of each size, both axes logarithmic")]
     if subject.evidence is not None:
         figures += _draw_score_figures(subject, subject.evidence)
     if subject.confidence is not None:
         edges = np.linspace(0, 1, 41)
-        bars = np.histogram(subject.confidence, edges)[0]
+        bars = np.histogram(subject.confidence[subject.is_counted], edges)[0]
         plot = draw_histogram(edges, {"faces": (bars, "#577590")}, label="confidence", logarithmic=True)
         figures.append(
             (
@@ -252,7 +236,7 @@ def _draw_figures(subject: _Subject) -> str:
 
 def _draw_score_figures(subject: _Subject, evidence: Evidence) -> list[tuple[str, str, str]]:
     """Draw the distributions of edge scores and of node intimacy, each cut into right and wrong as far as is known."""
-    belongs = subject.truth if subject.truth is not None else subject.groups.codes.astype(np.int64)
+    belongs = subject.truth if subject.truth is not None else subject.groups.ids[subject.groups.codes]
     names = ("same person", "different people") if subject.truth is not None else ("same cluster", "different clusters")
     neighbors, scores = evidence.scored.neighbors, evidence.scored.scores
     low = float(min(0.0, scores.min(initial=0)))
@@ -294,13 +278,14 @@ def _count_edges(
 
 def _draw_centres(subject: _Subject, seed: int) -> str:
     """Draw the map of the centres of the largest clusters."""
-    if subject.shapes is None or subject.groups.n_clusters < 4:
+    people = np.flatnonzero(subject.is_person)
+    if subject.shapes is None or len(people) < 4:
         return ""
     sizes = subject.groups.sizes
-    shown = np.argsort(-sizes, kind="stable")[:_MAPPED]
+    shown = people[np.argsort(-sizes[people], kind="stable")[:_MAPPED]]
     places = place_centres(subject.shapes.sums[shown], seed=seed)
     titles = [f"cluster {subject.groups.ids[c]}: {sizes[c]} faces" for c in shown]
-    note = f"the {len(shown)} largest" if len(shown) < len(sizes) else "all"
+    note = f"the {len(shown)} largest" if len(shown) < len(people) else "all"
     return (
         '<section class="figures"><figure class="wide"><figcaption><b>A map of the centres</b><br>'
         f"{note} clusters by t-SNE; near dots look alike; larger and darker: more faces</figcaption>"
@@ -330,7 +315,7 @@ def _draw_cluster(subject: _Subject, cluster: int, note: str) -> str:
         members = members[np.argsort(-subject.shapes.closeness[members], kind="stable")]
     if len(members) > _SHOWN_FACES:  # the typical ones and the outliers
         members = np.concatenate((members[: _SHOWN_FACES // 3], members[-(_SHOWN_FACES - _SHOWN_FACES // 3) :]))
-    name = f"cluster {subject.groups.ids[cluster]}" if subject.groups.ids[cluster] >= 0 else f"face {members[0]}, alone"
+    name = f"cluster {subject.groups.ids[cluster]}"
     size = int(subject.groups.sizes[cluster])
     return (
         f'<div class="cluster"><p><b>{name}</b> {size} face{"s" * (size != 1)}{note}</p>'
@@ -374,7 +359,9 @@ def _draw_near_pairs(subject: _Subject) -> str:
         pairs.link, pairs.strongest, np.minimum(a, b), tau1=subject.evidence.tau1, threshold=subject.evidence.threshold
     )
     worth = value_questions(predict_same(traits, apart, History()), apart, a, b)
+    worth[~(subject.is_person[pairs.first] & subject.is_person[pairs.second])] = -np.inf
     best = np.argsort(-worth, kind="stable")[:_SHOWN_CLUSTERS]
+    best = best[worth[best] > -np.inf]
     drawn = [
         f'<div class="pair"><p>mean cosine <b>{pairs.link[p]:.2f}</b>, strongest edge {pairs.strongest[p]:.2f}</p>'
         f"{_draw_cluster(subject, int(pairs.first[p]), '')}{_draw_cluster(subject, int(pairs.second[p]), '')}</div>"
@@ -395,10 +382,13 @@ def _draw_errors(subject: _Subject) -> str:
         f"<tr><th>{name}</th><td>{score.precision:.4f}</td><td>{score.recall:.4f}</td><td>{score.f:.4f}</td></tr>"
         for name, score in (("pairwise", subject.evaluation.pairwise), ("BCubed", subject.evaluation.bcubed))
     )
+    n_alone = subject.evaluation.n_unassigned
+    left_out = f"; {n_alone:,} left out, which count as people alone in these scores" if n_alone else ""
     table = (
         '<div class="cluster"><table><tr><th></th><th>precision</th><th>recall</th><th>F</th></tr>'
-        f'{rows}</table><p class="note">NMI {subject.evaluation.nmi:.4f}; {subject.evaluation.n_clusters:,} clusters'
-        f" for {subject.evaluation.n_true:,} people</p></div>"
+        f'{rows}</table><p class="note">NMI {subject.evaluation.nmi:.4f};'
+        f" {subject.evaluation.n_clusters - subject.evaluation.n_unassigned:,} clusters for"
+        f" {subject.evaluation.n_true:,} people{left_out}</p></div>"
     )
     mixed = [_draw_mixed(subject, cluster, count) for cluster, count in find_mixed(subject.groups, subject.truth)]
     split = [_draw_split(subject, person, count) for person, count in find_split(subject.groups, subject.truth)]
@@ -434,7 +424,8 @@ def _draw_rows(
     parts = []
     for place in np.argsort(-counts, kind="stable")[:4]:
         faces = members[belongs[members] == values[place]][: _SHOWN_FACES - 1]
-        parts.append(f"<p class='note'>{what} {values[place]}: {counts[place]}</p>{subject.artist.draw(faces)}")
+        who = f"{what} {values[place]}" if values[place] >= 0 else "left out" if what == "cluster" else "unknown"
+        parts.append(f"<p class='note'>{who}: {counts[place]}</p>{subject.artist.draw(faces)}")
     rest = len(values) - 4
     return "".join(parts) + (f"<p class='note'>and {rest} more</p>" if rest > 0 else "")
 

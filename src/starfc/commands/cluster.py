@@ -64,8 +64,7 @@ def cluster(
 
     require_label_ending(output)
     require_writable(output)
-    if settings["constraints"] is None:
-        _require_uncorrected(output)
+    _require_free(output, corrected=settings["constraints"] is not None)
     remove_leftovers_of(output)
     if report is not None:
         require_writable(report)
@@ -125,13 +124,15 @@ def list_remarks(result: Clusters, figures: dict[str, Any]) -> list[str]:
     return [f"note: {note}" for note in notes] + [f"warning: {warning}" for warning in figures["warnings"]]
 
 
-def _require_uncorrected(output: Path) -> None:
-    """Refuse to overwrite labels that somebody has corrected: their journal would be of no use without them."""
-    from ..corrections import count_actions, name_journal
+def _require_free(output: Path, *, corrected: bool) -> None:
+    """Refuse to overwrite labels that somebody has corrected or reviews now: the journal would be of no use."""
+    from ..journal import count_actions, name_journal, require_closed
 
-    n_actions = count_actions(name_journal(output))
-    if n_actions:
+    journal = name_journal(output)
+    if corrected:  # what was told before goes on in a new journal
+        require_closed(journal)
+    elif n_actions := count_actions(journal):
         raise OutputError(
-            f"{output} was corrected ({n_actions} actions in {name_journal(output).name}, which need these labels);"
+            f"{output} was corrected ({n_actions} actions in {journal.name}, which need these labels);"
             " choose another -o, or keep them by 'starfc export --constraints FILE' and 'cluster --constraints FILE'"
         )

@@ -27,9 +27,9 @@ def export(
 ) -> None:  # fmt: skip
     """Write CLUSTERS as corrected by 'starfc review': labels, folders, FiftyOne, constraints."""
     from ..constraints import save_constraints
-    from ..corrections import name_journal, read_book
     from ..export import export_fiftyone, export_folders, final_labels, make_constraints
     from ..images import load_images
+    from ..journal import name_journal, read_book
     from ..labels import load_labels, save_labels
 
     if not any((output, folders, fiftyone, constraints)):

@@ -29,12 +29,12 @@ def report(
     """Write one self-contained HTML file that shows CLUSTERS, corrections included."""
     from ..atomic import require_writable
     from ..avatars import load_traits
-    from ..corrections import name_journal, read_book
     from ..errors import OutputError
     from ..evidence import describe_misfit, gather_evidence
     from ..export import final_labels
     from ..features import load_features
     from ..images import load_images
+    from ..journal import name_journal, read_book
     from ..labels import load_labels
     from ..report import write_report
 
@@ -58,6 +58,6 @@ def report(
     print_result(
         figures,
         as_json,
-        f"{figures['n']} faces in {figures['n_clusters']} clusters ({figures['n_singletons']} of one face);"
-        f" report in {output}",
+        f"{figures['n']} faces in {figures['n_clusters']} clusters ({figures['n_singletons']} of one face"
+        f"{f', {n_left} left out' if (n_left := figures['n_left_out']) else ''}); report in {output}",
     )

@@ -29,10 +29,10 @@ def review(
 ) -> None:  # fmt: skip
     """Look through CLUSTERS and correct them on a page in the browser; corrections are kept beside CLUSTERS."""
     from ..avatars import load_traits
-    from ..corrections import name_journal
     from ..evidence import describe_misfit, gather_evidence
     from ..features import load_features
     from ..images import load_images
+    from ..journal import name_journal
     from ..labels import load_labels
     from ..review.collection import Collection
     from ..review.server import serve
@@ -40,6 +40,7 @@ def review(
 
     rows = load_features(features, dim=dim)
     labels = load_labels(clusters, n_expected=len(rows))
+    n_outside = int((labels == -1).sum())
     pictures = load_images(images, n_faces=len(rows), root=images_root) if images else None
     drawn = load_traits(traits, n_faces=len(rows)) if traits else None
     with limited_threads(settings["threads"]):
@@ -47,6 +48,11 @@ def review(
             evidence = gather_evidence(rows, progress=bars.report, **settings)
             if misfit := describe_misfit(evidence, labels):
                 bars.say(f"note: {misfit}")
+            if n_outside:
+                bars.say(
+                    f"note: {n_outside} faces are labelled -1 in {clusters} (no face, or in no cluster) and are left"
+                    " out; the page can make each of them a person"
+                )
             collection = Collection(rows, labels, evidence, name_journal(clusters), images=pictures, traits=drawn)
         del evidence
 

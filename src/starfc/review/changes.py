@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from ..corrections import NOT_A_FACE, Book, Change
 from ..errors import InputError
+from ..names import clean_name
 from .table import ClusterTable
 
 _MOST_PAIRS = 200  # faces of one move that get pairs of their own
-LONGEST_NAME = 200
 Answers = tuple[tuple[int, int, bool | None, bool | None], ...]
 
 
@@ -52,7 +52,7 @@ def merge_clusters(book: Book, table: ClusterTable, labels: Sequence[int]) -> Ch
     centre = find_central(book, table, target)
     pairs = {(find_central(book, table, label), centre): True for label in others}
     answers = _say(book, pairs, _find_contradictions(book, distinct))
-    title = f"merged {len(distinct)} clusters into {_call(book, target)}"
+    title = f"merged {len(distinct)} people into {_call(book, target)}"
     return Change(title, faces, book.labels[faces], np.full(len(faces), target), names, answers)
 
 
@@ -94,6 +94,17 @@ def mark_not_faces(book: Book, faces: Sequence[int]) -> Change:
     return Change(title, moved, book.labels[moved], np.full(len(moved), NOT_A_FACE))
 
 
+def part_faces(book: Book, faces: Sequence[int] | None) -> Change:
+    """Make everyone of these faces, which were left out, a person of their own; None is all of them."""
+    moved = book.members(NOT_A_FACE) if faces is None else _check_faces(book, faces)
+    moved = moved[book.labels[moved] == NOT_A_FACE]
+    if not len(moved):
+        raise InputError("none of these faces was left out; choose others")
+    title = f"made {len(moved)} left out a person each" if len(moved) > 1 else "made one left out a person"
+    after = book.next_label + np.arange(len(moved), dtype=np.int64)
+    return Change(title, moved, book.labels[moved], after)
+
+
 def split_cluster(
     book: Book, table: ClusterTable, label: int, groups: NDArray[np.int64], *, title: str | None = None
 ) -> Change:
@@ -124,12 +135,8 @@ def name_cluster(book: Book, label: int, name: str) -> Change:
     require_cluster(book, label)
     if label < 0:
         raise InputError("what is no face has no name; move it to a person first")
-    if any(not character.isprintable() for character in name):
-        raise InputError("a name must be of printable characters; remove line breaks and the like")
-    clean = name.strip()
-    if len(clean) > LONGEST_NAME:
-        raise InputError(f"a name may have {LONGEST_NAME} characters, not {len(clean)}; shorten it")
-    title = f"named cluster {label} '{clean}'" if clean else f"took the name of cluster {label} away"
+    clean = clean_name(name)
+    title = f"named person {label} '{clean}'" if clean else f"took the name of person {label} away"
     return Change(title, names=((label, book.names.get(label), clean or None),))
 
 
@@ -153,12 +160,61 @@ def with_answer(change: Change, book: Book, first: int, second: int, same: bool)
     return replace(change, answers=answers)
 
 
-def relabel(book: Book, labels: NDArray[np.int64], *, level: float) -> Change:
-    """Make the change that leads to the given labels, those of another strictness."""
+def relabel(book: Book, table: ClusterTable, labels: NDArray[np.int64], *, level: float) -> Change:
+    """Make the change that leads to the given labels, those of another strictness; names stay with their people.
+
+    Every name waits at a face of its person. A cluster of one person has that name; where two named people are in one
+    cluster, it has the name of the larger, and the other's comes back when they are apart again.
+    """
     faces = np.flatnonzero(book.labels != labels).astype(np.int32)
-    left = set(np.unique(labels).tolist())
-    names = tuple((label, name, None) for label, name in book.names.items() if label not in left)
-    return Change(f"strictness {level:.3f}", faces, book.labels[faces], labels[faces], names, level=(book.level, level))
+    kept = _keep_names(book, table, labels)
+    rank = {face: len(book.members(label)) for face, label in kept.items() if label is not None}
+    named: dict[int, str] = {}
+    for face in sorted(kept, key=lambda one: (int(labels[one]) != kept[one], -rank.get(one, 0), one)):
+        if labels[face] >= 0:
+            named.setdefault(int(labels[face]), _name_at(book, face, kept[face]))
+    names = tuple(
+        (label, book.names.get(label), named.get(label))
+        for label in sorted({*book.names, *named})
+        if book.names.get(label) != named.get(label)
+    )
+    waits = tuple(
+        (face, book.kept.get(face), _name_at(book, face, label))
+        for face, label in kept.items()
+        if book.kept.get(face) != _name_at(book, face, label)
+    )
+    title = f"strictness {level:.3f}"
+    change = Change(title, faces, book.labels[faces], labels[faces], names, level=(book.level, level))
+    return replace(change, kept=waits)
+
+
+def _keep_names(book: Book, table: ClusterTable, labels: NDArray[np.int64]) -> dict[int, int | None]:
+    """Return a face for every name, with the label that has the name now; None if it waits."""
+    kept: dict[int, int | None] = {}
+    for face, name in book.kept.items():
+        label = int(book.labels[face])
+        kept[face] = label if book.names.get(label) == name else None
+    shown = {label for label in kept.values() if label is not None}
+    for label in book.names:
+        members = book.members(label)
+        if label not in shown and len(members):
+            staying = members[labels[members] == label]
+            among = staying if len(staying) else members
+            kept[int(among[np.argmax(table.closeness[among])])] = label
+    return kept
+
+
+def _name_at(book: Book, face: int, label: int | None) -> str:
+    """Return the name that waits at a face, or that its cluster has."""
+    return book.kept[face] if label is None else book.names[label]
+
+
+def forget_kept(book: Book, change: Change) -> Change:
+    """Let names no longer wait at faces that somebody moves, or of people whose name somebody changes."""
+    moved = set(change.faces.tolist()) if len(change.faces) else set()
+    renamed = {label: before for label, before, _ in change.names}
+    gone = [face for face, name in book.kept.items() if face in moved or renamed.get(int(book.labels[face])) == name]
+    return replace(change, kept=tuple((face, book.kept[face], None) for face in gone)) if gone else change
 
 
 def _check_faces(book: Book, faces: Sequence[int]) -> NDArray[np.int32]:
@@ -199,4 +255,4 @@ def _say(book: Book, pairs: dict[tuple[int, int], bool], withdrawn: Iterable[tup
 
 
 def _call(book: Book, label: int) -> str:
-    return f"'{book.names[label]}'" if label in book.names else f"cluster {label}"
+    return f"'{book.names[label]}'" if label in book.names else f"person {label}"

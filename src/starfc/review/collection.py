@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +18,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..constraints import apply_constraints, keep_ids
-from ..corrections import NOT_A_FACE, Book, Change, Journal
+from ..corrections import NOT_A_FACE, Book, Change, number_alone
 from ..errors import InputError
 from ..evidence import Evidence
 from ..export import make_constraints
 from ..features import Features
 from ..images import ImageList
+from ..journal import Journal
 from ..prune import parse_edges
 from ..questions import divide_cluster, find_questions
 from ..scratch import Scratch
+from .arguments import read_optional, read_text, read_whole, read_wholes
 from .changes import (
     answer_only,
+    forget_kept,
     mark_not_faces,
     merge_clusters,
     move_faces,
     name_cluster,
+    part_faces,
     relabel,
     require_cluster,
     skip_question,
@@ -73,17 +78,20 @@ class Collection:
         self.features, self.images, self.traits = features, images, traits
         self.tau1 = evidence.tau1
         self.floor = self.tau1 - (0.15 if evidence.settings.scorer == "cosine" else 0.5 * max(0.0, self.tau1))
+        self._pages = Scratch(limit_bytes=_MOST_BYTES)
+        self._pages.watch(features.raw, evidence.scored.neighbors, evidence.scored.scores)
+        self._pages.relieve(always=True)  # what scoring has left
         self._graph = parse_edges(evidence.scored, self.floor)
         self._evidence: Evidence | None = evidence
         self.lock = threading.RLock()
+        self._heavy = threading.Lock()  # what needs much memory, one at a time; taken before the other lock
         self.journal = Journal(journal, labels)
-        self._pages = Scratch(limit_bytes=_MOST_BYTES)
-        self._pages.watch(features.raw, evidence.scored.neighbors, evidence.scored.scores)
+        self._pages.relieve(always=True)
         self.table = ClusterTable(
             features, self._graph, self.book, floor=self.floor, tau1=self.tau1,
             progress=lambda stage, done, total: self._pages.relieve(),
         )  # fmt: skip
-        self._levels = Levels(self._graph, Book(labels).labels, evidence.settings)
+        self._levels = Levels(self._graph, number_alone(labels), evidence.settings)
         self._counts: dict[str, list[Any]] | None = None
         self._queue: QuestionQueue | None = None
         self.questions_wanted = threading.Event()
@@ -110,10 +118,12 @@ class Collection:
             labels = self.book.labels.copy()
         try:
             tau1, threshold = evidence.tau1, evidence.threshold
-            pool = find_questions(
-                self.features, evidence.scored, labels, tau1=tau1, threshold=threshold,
-                progress=lambda stage, done, total: self._pages.relieve(),
-            )  # fmt: skip
+            with self._heavy:
+                self._pages.relieve(always=True)
+                pool = find_questions(
+                    self.features, evidence.scored, labels, tau1=tau1, threshold=threshold,
+                    progress=lambda stage, done, total: self._pages.relieve(),
+                )  # fmt: skip
         except Exception as error:
             self._no_questions = f"no questions could be found ({type(error).__name__}: {error}); all else works"
             logger.exception("the review page has no questions")
@@ -179,7 +189,7 @@ class Collection:
                 for row in shown
             ]
             slot = self.table.find(label)
-            head = self._describe(slot) if slot >= 0 else {"label": label, "name": "not faces", "size": len(members)}
+            head = self._describe(slot) if slot >= 0 else {"label": label, "name": "left out", "size": len(members)}
             return head | {"page": faces, "near": self._find_near(slot) if slot >= 0 and start == 0 else []}
 
     def list_questions(self, count: int) -> list[dict[str, Any]] | None:
@@ -225,7 +235,7 @@ class Collection:
         request : str
             Id that the page made for it.
         kind : str
-            merge, move, split, name, not_face, answer, skip, strictness, undo or redo.
+            merge, move, split, name, not_face, apart, answer, skip, strictness, undo or redo.
         arguments : dict
             As each kind needs.
 
@@ -235,18 +245,21 @@ class Collection:
             `title` of what was done, `changed` labels, `repeated` if it had been made before, and the summary.
         """
         makers: dict[str, Callable[[dict[str, Any]], Change]] = {
-            "merge": lambda given: merge_clusters(self.book, self.table, _whole_numbers(given, "labels")),
+            "merge": lambda given: merge_clusters(self.book, self.table, read_wholes(given, "labels")),
             "move": lambda given: move_faces(
-                self.book, self.table, _whole_numbers(given, "faces"), _whole_number(given, "label", optional=True)
+                self.book, self.table, read_wholes(given, "faces"), read_optional(given, "label")
             ),
-            "not_face": lambda given: mark_not_faces(self.book, _whole_numbers(given, "faces")),
-            "name": lambda given: name_cluster(self.book, _need(given, "label"), _text(given, "name")),
+            "not_face": lambda given: mark_not_faces(self.book, read_wholes(given, "faces")),
+            "apart": lambda given: part_faces(
+                self.book, None if given.get("faces") is None else read_wholes(given, "faces")
+            ),
+            "name": lambda given: name_cluster(self.book, read_whole(given, "label"), read_text(given, "name")),
             "split": self._split,
             "answer": self._answer,
             "skip": self._skip,
             "strictness": self._repartition,
         }
-        with self.lock:
+        with self._heavy if kind == "strictness" else nullcontext(), self.lock:
             before = self.journal.find_request(request)
             if before is not None:
                 return self._report(before, [], repeated=True)
@@ -257,6 +270,7 @@ class Collection:
                 title = f"{kind}: {made.title}"
             elif kind in makers:
                 made = makers[kind](arguments)
+                made = made if kind == "strictness" else forget_kept(self.book, made)
                 self.journal.record(made, request=request, kind=kind)
                 title = made.title
             else:
@@ -270,8 +284,8 @@ class Collection:
         return {"title": title, "changed": list(changed), "repeated": repeated, "summary": self.summarise()}
 
     def _split(self, given: dict[str, Any]) -> Change:
-        label = _need(given, "label")
-        _, groups = self._group(label, _need(given, "parts"))
+        label = read_whole(given, "label")
+        _, groups = self._group(label, read_whole(given, "parts"))
         return split_cluster(self.book, self.table, label, groups)
 
     def _group(self, label: int, n_parts: int) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -285,12 +299,12 @@ class Collection:
 
     def _skip(self, given: dict[str, Any]) -> Change:
         """Leave a question open: it does not come back, unless the skipping is undone."""
-        question = self.queue.describe(self.book, self.table, _need(given, "pair"))
+        question = self.queue.describe(self.book, self.table, read_whole(given, "pair"))
         return skip_question(self.book, question.first_face, question.second_face)
 
     def _answer(self, given: dict[str, Any]) -> Change:
         """Turn an answer into a merge, a split or a note."""
-        pair, same = _need(given, "pair"), given.get("same")
+        pair, same = read_whole(given, "pair"), given.get("same")
         if not isinstance(same, bool):
             raise InputError("an answer needs 'same', true or false")
         question = self.queue.describe(self.book, self.table, pair)
@@ -342,7 +356,7 @@ class Collection:
         highest = int(self.book.labels.max(initial=-1))
         named[named > highest] += self.book.next_label - (highest + 1)  # a label is never given twice
         named[self.book.labels == NOT_A_FACE] = NOT_A_FACE
-        return relabel(self.book, named, level=float(level))
+        return relabel(self.book, self.table, named, level=float(level))
 
     # describing
 
@@ -410,32 +424,3 @@ class Collection:
             "worth": round(question.worth, 2),
             "sides": sides,
         }
-
-
-def _whole_number(given: dict[str, Any], name: str, *, optional: bool = False) -> int | None:
-    value = given.get(name)
-    if value is None and optional:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**62:
-        raise InputError(f"{name} ({str(value)[:40]}) must be a whole number")
-    return value
-
-
-def _need(given: dict[str, Any], name: str) -> int:
-    value = _whole_number(given, name)
-    assert value is not None
-    return value
-
-
-def _whole_numbers(given: dict[str, Any], name: str) -> list[int]:
-    values = given.get(name)
-    if not isinstance(values, list):
-        raise InputError(f"{name} must be a list of whole numbers")
-    return [_need({name: value}, name) for value in values]
-
-
-def _text(given: dict[str, Any], name: str) -> str:
-    value = given.get(name)
-    if not isinstance(value, str):
-        raise InputError(f"{name} must be a text")
-    return value

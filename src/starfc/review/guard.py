@@ -5,13 +5,14 @@ The server listens on 127.0.0.1, but every page of every browser on the machine 
 - with the right Host, else a foreign name that resolves to 127.0.0.1 (DNS rebinding) would be as good as ours;
 - with the token of this run as the first part of its path; no cookie is used, so there is none to ride on;
 - from our own origin, if the browser says where it comes from, and a POST only as JSON, which forms cannot send;
-- with a body of at most two megabytes.
+- with a body of at most two megabytes that comes within twenty seconds.
 
 Every answer forbids the browser to load or run anything from elsewhere.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -23,6 +24,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 MOST_BODY_BYTES = 2 << 20
+_BODY_S = 20.0  # in which a body must have come
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -55,7 +57,11 @@ class Guard:
             await _refuse(send, *refusal)
             return
         self.last_request = time.monotonic()
-        body = await _read_body(receive)
+        try:
+            body = await asyncio.wait_for(_read_body(receive), _BODY_S)
+        except TimeoutError:
+            await _refuse(send, 408, "the request did not come to an end")
+            return
         if body is None:
             await _refuse(send, 413, "the request is too large")
             return
@@ -84,7 +90,10 @@ class Guard:
             return 403, "wrong host"
         first = scope["path"].split("/", 2)[1:2]
         if not first or not secrets.compare_digest(first[0].encode(), self._token.encode()):
-            return 403, "wrong or missing token; open the address that starfc review printed"
+            return 403, (
+                "this address is of an earlier starfc review, or incomplete; open the one that the running starfc"
+                " review printed (nothing is lost)"
+            )
         if b"origin" in headers and headers[b"origin"].decode("latin-1").lower() not in self._origins:
             return 403, "wrong origin"
         if headers.get(b"sec-fetch-site", b"none") not in (b"none", b"same-origin"):

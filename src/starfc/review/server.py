@@ -23,6 +23,7 @@ import numpy as np
 from ..errors import InputError, MissingExtraError, OutputError, StarfcError
 from ..export import final_labels, make_constraints
 from .collection import CARD_FACES, Collection
+from .connections import MOST_REQUESTS, make_protocol
 from .guard import Guard
 from .table import SORTS, Filter
 from .thumbnails import Thumbnails
@@ -37,6 +38,7 @@ _FILES = {
     "app.js": "text/javascript",
     "views.js": "text/javascript",
     "grid.js": "text/javascript",
+    "dialogs.js": "text/javascript",
     "app.css": "text/css",
     "icon.svg": "image/svg+xml",
 }
@@ -86,7 +88,7 @@ def serve(
             app = create_app(collection, token=token, hosts=(f"127.0.0.1:{port}", f"localhost:{port}"), seed=seed)
             config = uvicorn.Config(
                 app, log_level="warning", access_log=False, server_header=False, ws="none", lifespan="off",
-                limit_concurrency=200, timeout_graceful_shutdown=2,
+                limit_concurrency=MOST_REQUESTS, timeout_graceful_shutdown=2, http=make_protocol(),
             )  # fmt: skip
             threading.Thread(target=_prepare_when_idle, args=(collection, app), daemon=True).start()
             on_ready(f"http://127.0.0.1:{port}/{token}/")
@@ -218,8 +220,8 @@ class _Pages:
         if not isinstance(given, dict) or not isinstance(given.get("kind"), str):
             return _reply_json({"error": "a request needs 'kind' and 'request'"}, 400)
         name = given.get("request")
-        if not isinstance(name, str) or not 1 <= len(name) <= 100:
-            return _reply_json({"error": "a request needs an id of 1 to 100 characters in 'request'"}, 400)
+        if not isinstance(name, str) or not 1 <= len(name) <= 100 or not name.isprintable():  # nor half a character
+            return _reply_json({"error": "a request needs an id of 1 to 100 printable characters in 'request'"}, 400)
         return _answer(lambda: self._collection.do(name, given["kind"], given))
 
     def export(self, request: Request) -> Response:

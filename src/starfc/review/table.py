@@ -18,10 +18,12 @@ from ..corrections import Book
 from ..features import Features
 from ..progress import Progress, silent
 from ..prune import EdgeGraph
-from ..quality import MARGIN_SCALE, average_by_cluster, group_faces, measure_shapes, measure_some_shapes
+from ..quality import MARGIN_SCALE, average_by_cluster, group_faces, measure_shapes
+from .shapes import measure_some_shapes
 
 SORTS = ("size", "doubt", "cohesion", "name", "label")
 _SPARE = 4096
+_GIANT = 20_000  # faces of a cluster that is not read in one piece
 _AT_ONCE_ABOVE = 200  # clusters that are cheaper to compute together than one by one
 
 
@@ -167,6 +169,9 @@ class ClusterTable:
         self.sizes[slot] = len(members)
         if not len(members):
             return
+        if len(members) > _GIANT:
+            self._refresh_giant(slot, members)
+            return
         rows = self._features.take(members)
         total = rows.sum(axis=0, dtype=np.float32)
         square, n = float(total @ total), len(members)
@@ -175,6 +180,15 @@ class ClusterTable:
         along = rows @ total
         rest = np.sqrt(np.maximum(square - 2 * along + 1, 1e-6))
         self.closeness[members] = np.clip((along - 1) / rest, -1, 1) if n > 1 else 1
+        self.face_confidence[members] = self._judge(members)
+        self.confidence[slot] = self.face_confidence[members].mean()
+
+    def _refresh_giant(self, slot: int, members: NDArray[np.int32]) -> None:
+        """Compute a cluster whose rows should not be in memory all at once."""
+        groups = group_faces(np.zeros(len(members), dtype=np.int64))
+        shapes = measure_some_shapes(self._features, members, groups, progress=self._progress)
+        self.sums[slot], self.cohesion[slot] = shapes.sums[0], shapes.cohesion[0]
+        self.closeness[members] = shapes.closeness
         self.face_confidence[members] = self._judge(members)
         self.confidence[slot] = self.face_confidence[members].mean()
 

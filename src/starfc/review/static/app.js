@@ -2,6 +2,8 @@
 import { Wall, Cluster, Questions, History } from "./views.js";
 
 export const state = { summary: null, view: null };
+const GONE = "The server has stopped. Nothing is lost: run the same starfc review command again and open the address it prints.";
+const OLD = "This tab is of an earlier starfc review. Nothing is lost: open the address that the running one printed.";
 const dialog = document.getElementById("dialog");
 
 // An element with properties and children; text is always text, never markup.
@@ -24,35 +26,39 @@ export const picture = (row, size = 96) =>
 export const sheet = (rows) =>
   make("img", { class: "sheet", src: `faces/${rows.join(",")}`, alt: `faces ${rows.join(", ")}`, decoding: "async", draggable: false });
 
-export const call = (cluster) => cluster.name || (cluster.label < 0 ? "not faces" : `person ${cluster.label}`);
+export const call = (cluster) => cluster.name || (cluster.label < 0 ? "left out" : `person ${cluster.label}`);
 
-export async function get(path, query = {}) {
-  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
-  const answer = await fetch(`${path}?${new URLSearchParams(given)}`);
-  const content = await answer.json();
+// Ask the server; whatever goes wrong becomes an error that says what to do.
+async function send(path, options) {
+  const answer = await fetch(path, options).catch(() => { throw new Error(GONE); });
+  if (answer.status === 403) throw new Error(OLD);
+  const content = await answer.json().catch(() => ({ error: "the server failed; its terminal says more" }));
   if (!answer.ok) throw new Error(content.error);
+  if (lasting) hush();
   return content;
+}
+
+export function get(path, query = {}) {
+  const given = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  return send(`${path}?${new URLSearchParams(given)}`);
 }
 
 // Make a correction. If no answer comes the same request is sent again: its id keeps it from counting twice.
 export async function act(kind, details = {}, { quiet = false } = {}) {
   const body = JSON.stringify({ ...details, kind, request: crypto.randomUUID() });
-  const send = () => fetch("api/do", { method: "POST", headers: { "content-type": "application/json" }, body });
-  let answer;
+  const post = () => send("api/do", { method: "POST", headers: { "content-type": "application/json" }, body });
   try {
-    answer = await send().catch(() => new Promise((done) => setTimeout(done, 800)).then(send));
-  } catch {
-    say("the server does not answer; is starfc review still running?", true);
+    const content = await post().catch((error) => {
+      if (error.message !== GONE) throw error;
+      return new Promise((done) => setTimeout(done, 800)).then(post);
+    });
+    showSummary(content.summary);
+    if (!quiet) say(content.title);
+    return content;
+  } catch (error) {
+    say(error.message, true);
     return null;
   }
-  const content = await answer.json().catch(() => ({ error: "the server failed" }));
-  if (!answer.ok) {
-    say(content.error, true);
-    return null;
-  }
-  showSummary(content.summary);
-  if (!quiet) say(content.title);
-  return content;
 }
 
 // A correction after which whatever is in sight may be different.
@@ -62,13 +68,19 @@ export async function change(kind, details = {}) {
   return done;
 }
 
-let hide;
+let hide, lasting = false;
 export function say(text, bad = false) {
   const toast = document.getElementById("toast");
   toast.textContent = text;
   toast.className = bad ? "on bad" : "on";
   clearTimeout(hide);
-  hide = setTimeout(() => (toast.className = ""), bad ? 6000 : 2500);
+  lasting = text === GONE || text === OLD; // stays until the server answers again
+  if (!lasting) hide = setTimeout(hush, bad ? 6000 : 2500);
+}
+
+function hush() {
+  lasting = false;
+  document.getElementById("toast").className = "";
 }
 
 export function ask(title, ...content) {
@@ -82,7 +94,7 @@ export function showSummary(summary) {
   const count = (number, one, many) => `${number.toLocaleString("en")} ${number === 1 ? one : many}`;
   const parts = [count(summary.n_faces, "face", "faces"), count(summary.n_clusters, "person", "people")];
   if (summary.n_named) parts.push(`${summary.n_named} named`);
-  if (summary.n_not_faces) parts.push(`${summary.n_not_faces} not faces`);
+  if (summary.n_not_faces) parts.push(`${summary.n_not_faces.toLocaleString("en")} left out`);
   document.getElementById("summary").textContent = parts.join(" · ");
   document.getElementById("undo").disabled = !summary.can_undo;
   document.getElementById("redo").disabled = !summary.can_redo;
@@ -107,7 +119,7 @@ async function route() {
     await state.view.start();
   } catch (error) {
     say(error.message, true);
-    if (kind !== "wall") go("wall");
+    if (kind !== "wall" && !lasting) go("wall");
   }
 }
 
@@ -151,7 +163,7 @@ function askExport() {
 
 const KEYS = [
   ["1 2 3", "people, same person?, history"], ["u, r", "undo, redo"], ["t, e, ?", "strictness, export, this list"],
-  ["arrows, PgUp, PgDn", "move"], ["Enter", "open the cluster"], ["x or Space", "select, or not"], ["Esc", "drop the selection, go back"],
+  ["arrows, PgUp, PgDn", "move"], ["Enter", "open the cluster"], ["x or Space", "select, or not"], ["Esc", "drop the selection, go back; in a field: leave it as it was"],
   ["m", "wall: merge the selected; cluster: merge with the nearest"], ["n", "name"], ["/", "search"],
   ["o", "cluster: outliers first"], ["s", "cluster: split"], ["p", "cluster: selected faces are a new person"],
   ["g", "cluster: move the selected, or all, to someone by name"], ["d", "cluster: selected are not faces"], ["a", "cluster: select all faces in sight"], ["y, n, s", "question: yes, no, skip"],
@@ -162,18 +174,38 @@ function askHelp() {
   ask("Keys", make("table", {}, ...rows), make("div", { class: "row" }, make("button", { class: "main", onclick: closeDialog }, "Close")));
 }
 
-const step = (kind) => change(kind);
+// Another tab may have made or undone something since, so the server is asked what there is.
+async function step(kind) {
+  try {
+    showSummary(await get("api/summary"));
+  } catch (error) {
+    return say(error.message, true);
+  }
+  return state.summary[`can_${kind}`] ? change(kind) : say(`there is nothing to ${kind}`);
+}
 const FRAME_KEYS = {
   1: () => go("wall"), 2: () => go("questions"), 3: () => go("history"), u: () => step("undo"), r: () => step("redo"),
   t: askStrictness, e: askExport, "?": askHelp,
 };
 
+// Esc leaves a field as it was before, and a search empty; Enter leaves it as it is. Neither acts on the page.
+function leaveField(event) {
+  const field = event.target;
+  if (event.key === "Escape") {
+    event.preventDefault();
+    if (field.before !== undefined) field.value = field.before;
+    if (field.type === "search" && field.value) {
+      field.value = "";
+      field.dispatchEvent(new Event("input"));
+    }
+  } else if (event.key !== "Enter" || field.type === "checkbox") return;
+  field.blur();
+  state.view?.grid?.scroller.focus({ preventScroll: true });
+}
+
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || dialog.open) return;
-  if (event.target.matches("input, select, textarea")) {
-    if (event.key === "Escape") event.target.blur();
-    return;
-  }
+  if (event.target.matches("input, select, textarea")) return leaveField(event);
   if (event.target.matches("button, a") && (event.key === "Enter" || event.key === " ")) return;
   const act = state.view?.keys?.[event.key] ?? FRAME_KEYS[event.key];
   if (act) {

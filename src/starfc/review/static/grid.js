@@ -2,9 +2,10 @@
 const TALLEST = 15e6; // browsers give up on taller elements; beyond it a pixel of scrolling skips rows
 
 export class Grid {
-  // load(start, count) -> {total, items}; draw(item, cell) fills an empty cell; tall(width) is a cell's height.
-  constructor(scroller, { width, tall, page, load, draw }) {
-    Object.assign(this, { scroller, width, page, load, draw, heightFor: tall, height: tall(width) });
+  // load(start, count) -> {total, items}; draw(item, cell) fills an empty cell; tall(width) is a cell's height;
+  // fail(error) is told when a page does not come.
+  constructor(scroller, { width, tall, page, load, draw, fail = () => {} }) {
+    Object.assign(this, { scroller, width, page, load, draw, fail, heightFor: tall, height: tall(width) });
     this.sizer = document.createElement("div");
     this.sizer.className = "sizer";
     scroller.replaceChildren(this.sizer);
@@ -97,7 +98,7 @@ export class Grid {
       cell.classList.toggle("chosen", item !== undefined && this.chosen.has(this.keyOf(item)));
     }
     for (let number = Math.floor(begin / this.page); number <= Math.floor(Math.max(begin, end - 1) / this.page); number++)
-      this.fetch(number).catch(() => {});
+      this.fetch(number).catch(this.fail);
   }
 
   item(index) {

@@ -1,5 +1,6 @@
 // The four views: the wall of people, one cluster, the questions, the history.
 import { act, ask, call, change, closeDialog, get, go, make, picture, say, sheet, state } from "./app.js";
+import { askName, askPerson } from "./dialogs.js";
 import { Grid } from "./grid.js";
 
 const remembered = { sort: "size", search: "", min_size: "", max_size: "", max_confidence: "", named: "", place: 0 };
@@ -17,57 +18,6 @@ function drawCard(cluster, faces = 6) {
       make("span", {}, tone ? make("em", { class: tone }, `${share} % sure`) : null, ` ${cluster.size.toLocaleString("en")}`)),
     make("div", { class: "meter", title: `confidence ${share} %${facts}` }, fill),
   ];
-}
-
-function askName(cluster, done) {
-  const field = make("input", { type: "text", value: cluster.name || "", maxLength: 200 });
-  const save = async () => {
-    closeDialog();
-    await done(field.value);
-  };
-  field.addEventListener("keydown", (event) => event.key === "Enter" && save());
-  ask(`Name ${call(cluster)}`, field, make("div", { class: "row" }, make("button", { class: "main", onclick: save }, "Save"),
-    make("button", { onclick: closeDialog }, "Cancel")));
-  field.select();
-}
-
-// Ask for a person by name or number; the nearest ones are offered first. `done` gets the label.
-function askPerson(title, verb, offered, done) {
-  const list = make("div", { class: "choices" });
-  const field = make("input", { type: "search", placeholder: "name or number", "aria-label": "name or number", class: "wide" });
-  let shown = [], latest = 0, typing;
-  const show = (people) => {
-    shown = people;
-    list.replaceChildren(...people.map((one) => make("button", { class: "choice", "data-label": one.label, onclick: () => take(one) },
-      make("span", { class: "mini" }, ...one.faces.slice(0, 4).map((row) => picture(row, 64))),
-      make("b", {}, call(one)), make("span", { class: "dim" }, one.size.toLocaleString("en")))));
-    if (!people.length) list.append(make("p", { class: "dim" }, "nobody of that name or number"));
-  };
-  const take = (one) => {
-    closeDialog();
-    done(one.label);
-  };
-  const look = async () => {
-    const mine = ++latest;
-    if (!field.value.trim()) return show(offered);
-    const found = await get("api/wall", { search: field.value, count: 8 }).catch(() => ({ clusters: [] }));
-    if (mine === latest) show(found.clusters);
-  };
-  field.addEventListener("input", () => {
-    clearTimeout(typing);
-    typing = setTimeout(look, 150);
-  });
-  field.addEventListener("keydown", async (event) => {
-    if (event.key !== "Enter") return;
-    event.preventDefault();
-    clearTimeout(typing);
-    await look();
-    if (shown.length && field.value.trim()) take(shown[0]);
-  });
-  ask(title, field, list, make("div", { class: "row" }, make("span", { class: "dim" }, `Enter ${verb} the first`),
-    make("button", { onclick: closeDialog }, "Cancel")));
-  show(offered);
-  field.focus();
 }
 
 export class Wall {
@@ -91,22 +41,29 @@ export class Wall {
     } });
     this.search = enter("search", { type: "search", placeholder: "name or number  ( / )", class: "grow" });
     this.count = make("span", { class: "dim" });
+    this.nobody = make("div", { class: "empty", hidden: true }, "Nobody here. ",
+      make("button", { onclick: () => this.showAll() }, "Show everybody"));
+    this.outside = make("button", { hidden: true, onclick: () => go("cluster", -2), title: "not faces, or in no cluster" });
     this.button = make("button", { class: "main", hidden: true, onclick: () => this.merge() });
     const bar = make("div", { class: "bar" },
       make("label", {}, "sort", choose("sort", [["size", "size"], ["doubt", "doubt"], ["cohesion", "least cohesive"], ["name", "name"], ["label", "number"]])),
       this.search,
       make("label", {}, "faces ≥", enter("min_size", { type: "number", min: 1 }), "≤", enter("max_size", { type: "number", min: 1 })),
       make("label", {}, "confidence", choose("max_confidence", [["", "any"], ["0.9", "< 0.9"], ["0.7", "< 0.7"], ["0.5", "< 0.5"]])),
-      make("label", {}, "named", choose("named", [["", "all"], ["yes", "named"], ["no", "unnamed"]])), this.count, this.button);
+      make("label", {}, "named", choose("named", [["", "all"], ["yes", "named"], ["no", "unnamed"]])), this.count, this.outside, this.button);
     const scroller = make("div", { class: "scroll", id: "wall", tabIndex: -1 });
-    this.main.replaceChildren(bar, scroller);
+    this.main.replaceChildren(bar, this.nobody, scroller);
     const narrow = scroller.clientWidth < 500;
     this.grid = new Grid(scroller, {
+      fail: (error) => say(error.message, true),
       width: narrow ? 150 : 190, tall: (wide) => ((wide - 32) * 2) / 3 + 66, page: 60,
       load: async (start, count) => {
         const { place, ...filter } = remembered;
         const found = await get("api/wall", { ...filter, start, count });
         this.count.textContent = `${found.total.toLocaleString("en")} shown`;
+        this.nobody.hidden = found.total > 0;
+        this.outside.hidden = !state.summary.n_not_faces;
+        this.outside.textContent = `${state.summary.n_not_faces.toLocaleString("en")} left out`;
         return { total: found.total, items: found.clusters };
       },
       draw: (cluster, cell, index) => cell.append(make("div", { class: "card", "data-label": cluster.label, onclick: (event) => {
@@ -118,13 +75,18 @@ export class Wall {
     this.grid.keyOf = (cluster) => cluster.label;
     await this.grid.start();
     this.grid.scroller.scrollTop = remembered.place;
-    if (!this.grid.total) scroller.prepend(make("div", { class: "empty" }, "nobody here; change the filters"));
     scroller.focus({ preventScroll: true });
   }
 
   stop() {
     remembered.place = this.grid.scroller.scrollTop;
     this.grid.stop();
+  }
+
+  showAll() {
+    Object.assign(remembered, { search: "", min_size: "", max_size: "", max_confidence: "", named: "", place: 0 });
+    this.stop();
+    return this.start().catch((error) => say(error.message, true));
   }
 
   again() {
@@ -190,6 +152,7 @@ export class Cluster {
     this.main.replaceChildren(body);
     const narrow = scroller.clientWidth < 500;
     this.grid = new Grid(scroller, {
+      fail: (error) => say(error.message, true),
       width: narrow ? 84 : 116, tall: (wide) => wide, page: 120,
       load: async (start, count) => {
         const found = await get(`api/cluster/${this.label}`, { start, count, outliers: this.outliers ? 1 : 0 });
@@ -212,14 +175,20 @@ export class Cluster {
   show(found) {
     this.found = found;
     this.near = found.near;
-    const real = found.label >= 0;
-    this.field = real ? make("input", { value: found.name || "", placeholder: call(found), "aria-label": "name", maxLength: 200,
-      onchange: (event) => change("name", { label: found.label, name: event.target.value }) }) : null;
+    const real = found.label >= 0, name = found.name || "";
     const facts = [`${found.size} face${found.size === 1 ? "" : "s"}`];
     if (real && found.cohesion !== null) facts.push(`cohesion ${found.cohesion.toFixed(2)}`);
     if (real) facts.push(`confidence ${found.confidence.toFixed(2)}`);
-    this.head.replaceChildren(make("button", { onclick: () => go("wall"), title: "back (Esc)" }, "←"),
-      this.field ?? make("b", {}, "Not faces"), make("span", { class: "dim" }, facts.join(" · ")));
+    // Who is typing a name must not have the field taken away.
+    if (!this.field || this.field !== document.activeElement) {
+      this.field = real ? make("input", { value: name, placeholder: call(found), "aria-label": "name", maxLength: 200,
+        onchange: () => this.field.value.trim() !== this.field.before && change("name", { label: this.label, name: this.field.value }) }) : null;
+      this.facts = make("span", { class: "dim" });
+      this.head.replaceChildren(make("button", { onclick: () => go("wall"), title: "back (Esc)" }, "←"),
+        this.field ?? make("b", {}, "Left out: not faces, or in no cluster"), this.facts);
+    }
+    if (this.field) this.field.before = name;
+    this.facts.textContent = facts.join(" · ");
     this.drawBar();
     this.side.replaceChildren(make("h2", {}, "Nearest people"), ...found.near.map((other) => this.drawNear(other)));
     if (!found.near.length) this.side.append(make("p", {}, "none"));
@@ -235,6 +204,8 @@ export class Cluster {
       button(`New person${count ? ` (${count})` : ""}`, () => this.move(null), { title: "p", ...some }),
       button(count ? `Move (${count}) to …` : "Merge with …", () => this.give(), { title: "g", disabled: this.found.label < 0 && !count }),
       button("Not a face", () => this.reject(), { title: "d", ...some, hidden: this.found.label < 0 }),
+      button(`Each a person (${count || "all"})`, () => change("apart", { faces: count ? [...this.grid.chosen] : null }),
+        { hidden: this.found.label >= 0, title: "every one of these faces is somebody of their own" }),
       make("span", { class: "dim" }, count ? `${count} selected` : "click or x to select"));
     for (const other of this.side?.querySelectorAll("button.here") ?? []) other.disabled = !count;
   }
@@ -431,9 +402,9 @@ export class History {
   async refresh() {
     const { actions } = await get("api/history", { count: 200 });
     this.list.replaceChildren(...actions.map((action) => make("div", { class: action.undone ? "undone" : "" },
-      make("time", {}, action.at.replace("T", " ").slice(0, 19)), make("span", {}, action.title))));
+      make("time", {}, new Date(action.at).toLocaleString("sv")), make("span", {}, action.title))));
     if (!actions.length) this.list.append(make("div", { class: "empty" }, "Nothing was changed yet."));
     const { n_not_faces } = state.summary;
-    if (n_not_faces) this.list.prepend(make("button", { onclick: () => go("cluster", -2) }, `Show the ${n_not_faces} marked as not faces`));
+    if (n_not_faces) this.list.prepend(make("button", { onclick: () => go("cluster", -2) }, `Show the ${n_not_faces.toLocaleString("en")} left out`));
   }
 }
