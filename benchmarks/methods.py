@@ -73,7 +73,7 @@ def main() -> None:
     rows = test[0].read(0, len(test[0]))
     points = rows @ np.linalg.svd(rows - rows.mean(axis=0), full_matrices=False)[2][:2].T
     pyplot = import_pyplot()
-    figure, axes = pyplot.subplots(3, 7, figsize=(17, 7.6), layout="constrained")
+    figure, axes = pyplot.subplots(3, 8, figsize=(19.5, 7.6), layout="constrained")
     draw(axes.flat[0], points, test[1], test[2], "who they are")
     for axis, method in zip(list(axes.flat)[1:], METHODS.values(), strict=True):
         labels = run_method(method, train, test)

@@ -15,6 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,12 @@ from starfc.relational import PREFERENCES, score_by_relations
 from worlds import draw_world
 
 OURS = "starfc"
-OPPONENTS = ("infomap_cosine", "dbscan", "hdbscan", "hac", "kmeans", "chinese_whispers", "fc_es")
-_FIXED: dict[str, dict[str, Any]] = {"hac": {"linkage": "average"}}
+OPPONENTS = ("infomap_cosine", "dbscan", "hdbscan", "hac", "kmeans", "chinese_whispers", "fc_es", "face_map", "lcepce")
+_FIXED: dict[str, dict[str, Any]] = {
+    "hac": {"linkage": "average"},
+    "lcepce": {"connectivity": "nep"},
+    "lcepce_relational": {"connectivity": "relational"},  # on our scores, so no opponent; for --opponents
+}
 _GRAPH_K = 80
 
 
@@ -63,13 +68,16 @@ def measure(labels: NDArray[np.int64], found: NDArray[np.int64]) -> list[float]:
 
 def run_opponent(name: str, features: Features, graph: KnnGraph, labels: NDArray[np.int64]) -> dict[str, list[float]]:
     """Measure a method at every setting of its grid."""
-    module = import_module(f"starfc.baselines.{name}")
+    module = import_module(f"starfc.baselines.{name.removesuffix('_relational')}")
     grid = module.GRID
     if name == "kmeans":
         grid = ({"faces_per_cluster": len(labels) / len(np.unique(labels))},)
+    cluster = partial(module.cluster_faces, features, graph)
+    if hasattr(module, "measure_evidence"):  # what takes long and is the same for every setting
+        cluster = partial(module.cluster_evidence, module.measure_evidence(features, graph))
     scores = {}
     for setting in grid:
-        found = module.cluster_faces(features, graph, **setting, **_FIXED.get(name, {}))
+        found = cluster(**setting, **_FIXED.get(name, {}))
         key = "true number" if name == "kmeans" else json.dumps(setting)
         scores[key] = measure(labels, found)
     return scores

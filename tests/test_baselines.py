@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 
 import starfc
 from graphs import knn_graphs, random_knn_graph
-from starfc.baselines import METHODS, aro, cdp, choose_methods, dbscan, fc_es, hac, hdbscan, infomap_cosine
+from starfc.baselines import (
+    METHODS,
+    aro,
+    cdp,
+    choose_methods,
+    dbscan,
+    face_map,
+    fc_es,
+    hac,
+    hdbscan,
+    infomap_cosine,
+    lcepce,
+)
 from starfc.baselines import chinese_whispers as whispers
 from starfc.baselines.minibatch_kmeans import cluster_faces as cluster_minibatch
 from starfc.baselines.pairs import cut_edges, list_sources, pair_edges
@@ -201,6 +213,70 @@ def test_neighbour_based_edge_probability(graph):
     assert np.allclose(fc_es.measure_edge_probability(graph), measure_edge_probability_slowly(graph), atol=1e-6)
 
 
+def standardise_changes(cosines, window):
+    """z of every window of a list by the formula, {how many entries it keeps: z}."""
+    drops = -np.diff(np.clip(np.asarray(cosines, np.float64), 0, None))
+    changes = {}
+    for j in range(len(drops) - window + 1):
+        tail = drops[j:]
+        apart = abs(tail[:window].mean() - tail.mean())
+        changes[j + (window - 1) // 2 + 1] = apart / tail.std() if tail.std() > 1e-6 else 0.0
+    return changes
+
+
+@settings(max_examples=80, deadline=None)
+@given(graph=knn_graphs(max_k=12), window=st.integers(1, 6), itself=st.booleans())
+def test_lists_are_cut_at_the_largest_change(graph, window, itself):
+    for i, cut in enumerate(face_map.measure_cuts(graph, window, itself=itself)):
+        cosines = [1.0] * itself + graph.similarities[i][graph.neighbors[i] >= 0].tolist()
+        changes = standardise_changes(cosines, window)
+        largest = max(changes.values(), default=0.0)
+        if largest < 1e-6:
+            assert cut + itself == len(cosines)
+        else:  # any of those that are equal up to rounding
+            assert changes[cut + itself] == pytest.approx(largest, abs=1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graph=knn_graphs())
+def test_connectivities_of_both_directions_are_averaged(graph):
+    dense = np.zeros((graph.n, graph.n))
+    for i, j in zip(*np.nonzero(graph.neighbors >= 0), strict=True):
+        dense[i, graph.neighbors[i, j]] = graph.similarities[i, j]
+    means = (dense + dense.T) / 2
+    wanted = [[means[i, j] if j >= 0 else 0 for j in row] for i, row in enumerate(graph.neighbors)]
+    found = lcepce.average_directions(graph.neighbors, graph.similarities)
+    assert np.allclose(found, np.reshape(wanted, found.shape), atol=1e-7)
+
+
+def link_denser_slowly(graph, connectivity, least):
+    """The links by the rule, face by face, as a set of pairs."""
+    lists = [[(int(j), s, c) for j, s, c in zip(*rows, strict=True) if j >= 0]
+             for rows in zip(graph.neighbors, graph.similarities, connectivity, strict=True)]  # fmt: skip
+    density = [np.float32(sum(s * c for _, s, c in row)) for row in lists]
+    first = [s for row in lists for _, s, _ in row[:3]]
+    tau = np.float32(np.mean(first, dtype=np.float64)) if first else 0
+    links = set()
+    for i, row in enumerate(lists):
+        denser = [(s * c, c, j) for j, s, c in row if s * c > 0 and (density[j], -j) > (density[i], -i)]
+        links |= {(i, j) for weight, _, j in denser if weight >= tau}
+        if denser:
+            _, c, j = max(denser, key=lambda entry: entry[0])  # the first of equals, as lists go
+            links |= {(i, j)} if c >= np.float32(least) else set()
+    return links
+
+
+@settings(max_examples=80, deadline=None)
+@given(graph=knn_graphs(), least=st.sampled_from([0.0, 0.25, 0.5]), seed=st.integers(0, 1000))
+def test_faces_are_linked_to_denser_ones(graph, least, seed):
+    # quarters, so that sums are exact in any order and ties are common
+    exact = KnnGraph(graph.neighbors, np.round(graph.similarities * 4) / 4)
+    connectivity = np.random.default_rng(seed).choice([0, 0.25, 0.5, 1], graph.neighbors.shape).astype(np.float32)
+    links = lcepce.link_denser(exact, connectivity, least=least)
+    found = set(zip(list_sources(links).tolist(), links.targets.tolist(), strict=True))
+    assert found == link_denser_slowly(exact, connectivity, least)
+
+
 def whisper_slowly(graph, threshold, n_rounds, seed):
     """Chinese whispers with dictionaries."""
     n = graph.n
@@ -293,6 +369,41 @@ def test_early_stopping_leaves_what_comes_after_a_failure():
     assert renumber(fc_es.cluster_faces(Features(np.eye(6)), graph, threshold=0.7))[:4] == [0, 0, 0, 0]
 
 
+def test_a_list_ends_where_it_falls():
+    groups = {(i, j): 0.9 if (i < 4) == (j < 4) else 0.3 for i in range(8) for j in range(i)}
+    graph = make_graph(8, 7, groups)
+    for itself in (True, False):
+        assert face_map.measure_cuts(graph, 1, itself=itself).tolist() == [3] * 8
+        found = face_map.cluster_faces(NOBODY, graph, window=1, itself=itself)
+        assert renumber(found) == [0, 0, 0, 0, 1, 1, 1, 1]
+        assert face_map.measure_cuts(graph, 8, itself=itself).tolist() == [7] * 8  # no window fits
+    with pytest.raises(InputError, match=r"window \(0\)"):
+        face_map.cluster_faces(NOBODY, graph, window=0)
+
+
+def test_a_face_may_stand_out_from_its_whole_list():
+    even = KnnGraph(np.array([[1, 2, 3]], np.int32), np.full((1, 3), 0.4, np.float32))
+    assert face_map.measure_cuts(even, 1, itself=True).tolist() == [0]  # the first drop is the only one
+    assert face_map.measure_cuts(even, 1, itself=False).tolist() == [3]  # nothing stands out
+
+
+def test_a_doubtful_link_to_a_denser_face_is_left_out():
+    graph = make_graph(6, 3, TRIANGLES)
+    connectivity = np.where(graph.similarities > 0.7, 0.9, 0.1).astype(np.float32)
+    label = lambda sure, least: renumber(  # noqa: E731
+        lcepce.label_components(lcepce.link_denser(graph, sure, least=least))
+    )
+    assert label(connectivity, 0.5) == [0, 0, 0, 1, 1, 1]
+    assert label(connectivity, 0.0) == [0] * 6  # 3 has no denser face but 2, over the bridge
+    assert label(connectivity, 1.0) == list(range(6))  # none is judged right, and .81 is below τ
+    assert label(np.ones_like(connectivity), 1.1) == [0, 0, 0, 1, 1, 1]  # .9 is above τ, .65 is not
+
+
+def test_connectivities_are_named():
+    with pytest.raises(InputError, match="connectivity"):
+        lcepce.cluster_faces(NOBODY, make_graph(6, 3, TRIANGLES), connectivity="cosine")
+
+
 # a floor, and the same bits for a seed
 
 
@@ -333,6 +444,6 @@ def test_more_centres_than_faces_are_cut(collections):
 
 def test_methods_are_chosen_by_name():
     assert [method.name for method in choose_methods("aro,gcn-v")] == ["aro", "gcn-v"]
-    assert len(choose_methods(None)) == len(METHODS) == 20
+    assert len(choose_methods(None)) == len(METHODS) == 23
     with pytest.raises(InputError, match="'nonsense'"):
         choose_methods("aro,nonsense")
