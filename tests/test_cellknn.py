@@ -90,6 +90,20 @@ def test_all_pairs_are_the_last_resort(faces, monkeypatch):
     assert (np.sort(graph.order) == np.arange(6000)).all()
 
 
+def test_of_too_many_rows_the_best_that_was_found_is_returned(faces, tmp_path, monkeypatch, caplog):
+    be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1), cellknn._EFFORTS[2]], n_next=1)
+    monkeypatch.setattr(cellknn, "_MOST_FOR_ALL", 5000)
+    graph = build(faces, k=16, recall=0.97)
+    check_graph(graph, faces)
+    share, _ = measure_recall(Features(faces), graph)
+    assert 0.3 < share < 0.97
+    said = float(caplog.text.split("a recall of ")[1].split()[0])
+    assert abs(said - share) < 0.05
+    for _ in range(2):  # the second call finds all done
+        again = build(faces, k=16, recall=0.97, folder=tmp_path, facts={"of": "faces"})
+        assert (again.neighbors == graph.neighbors).all()
+
+
 def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):
     be_lazy(monkeypatch, [Lazy(Reach(3, 2), 2, 2), cellknn._EFFORTS[2]], n_next=2)
     with caplog.at_level("DEBUG", "starfc.cellknn"):

@@ -12,7 +12,8 @@ In: Features. Out: neighbours and similarities of every row, and the cell order.
 How far is far enough is measured, on queries whose true neighbours are found exactly: if step 3 alone can bring the
 wanted recall, it is taken so far; else it is kept short and followed by rounds of step 4 until the recall is there. If
 the rounds stop helping before that, more cells are ranked and the join goes on from there; if all of that is not
-enough, as for rows without any structure, all pairs are compared after all.
+enough, as for rows without any structure, all pairs are compared after all. Of millions of rows that would take days:
+there the best that was found is returned, with a warning that says what it is.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from .exact import join_exactly
 from .expansion import expand_lists
 from .features import Features
 from .neighborlists import Lists, offer_back, open_lists
-from .probes import Reach, Sample, choose_margin, choose_margin_for, draw_sample, rank_probes
+from .probes import Probes, Reach, Sample, choose_margin, choose_margin_for, draw_sample, rank_probes
 from .scratch import Scratch
 from .steps import Steps
 
@@ -58,7 +59,8 @@ _EFFORTS = (
 )
 _NEAR_PROBES = 5  # cells that every row looks into, besides its own
 _FOLLOWED = (1 / 3, 1 / 2, 2 / 3, 1)  # share of a row's neighbours whose neighbours are looked at, round by round
-_LEAST_GAIN = 0.2  # share of what is missing that a round must bring for another one to follow
+_LEAST_GAIN = 0.1  # share of what is missing that a round must bring for another one to follow
+_MOST_FOR_ALL = 4_000_000  # rows for which all cells may be ranked, or all pairs be compared
 
 
 def find_neighbors(
@@ -73,23 +75,32 @@ def find_neighbors(
     failed = levels.array("failed", (len(_EFFORTS),), np.uint8)
     if levels.folder is None:
         failed[:] = 0
-    before: _Search | None = None
-    for level in range(0 if recall < 0.98 else 1, len(_EFFORTS)):
-        search = _Search(store, cells, k, sample, recall, level, before, steps)
-        before = search
+    search: _Search | None = None
+    n_levels = len(_EFFORTS) - (len(store) > _MOST_FOR_ALL)
+    for level in range(0 if recall < 0.98 else 1, n_levels):
+        search = _Search(store, cells, k, sample, recall, level, search, steps)
         if failed[level]:
             search.skip()  # an earlier run has found that out
             continue
         search.look()
         # The last word has what was found: a margin for chance is asked of what can still be improved.
         if search.reached or search.found >= recall:
-            final = steps.open("graph")
-            neighbors = final.array("neighbors", (len(store), k), np.int32)
-            similarities = final.array("similarities", (len(store), k), np.float32)
-            _map_back(search.lists, cells.order, neighbors, similarities)
-            return neighbors, similarities, cells.order
+            return *_finish(search, steps), cells.order
         failed[level] = 1
+    if search is not None and len(store) > _MOST_FOR_ALL:
+        said = "the kNN graph has a recall of %.3f where %g was asked for; more would take days"
+        _log.warning(said, search.found, recall)
+        return *_finish(search, steps), cells.order
     return *join_exactly(features.read, len(features), features.dim, k, steps.progress), cells.order
+
+
+def _finish(search: _Search, steps: Steps) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """Return the neighbours and similarities of the rows, which are those of the places they stand at."""
+    final = steps.open("graph")
+    neighbors = final.array("neighbors", search.lists.places.shape, np.int32)
+    similarities = final.array("similarities", search.lists.places.shape, np.float32)
+    _map_back(search.lists, search.cells.order, neighbors, similarities)
+    return neighbors, similarities
 
 
 class _Search:
@@ -122,6 +133,7 @@ class _Search:
         if notes.folder is None:
             self._founds[:] = 0
         self._kept: dict[str, Lists] = {}
+        self._probes: Probes | None = None
 
     @property
     def lists(self) -> Lists:
@@ -130,20 +142,27 @@ class _Search:
 
     def look(self) -> None:
         """Rank, join and expand until the recall is there or all has been tried."""
-        n_ranks = min(self.effort.n_ranks, self.cells.n_cells - 1)
-        reach = self.effort.reach if self.cells.next_best.shape[1] else None
-        self.probes = rank_probes(self.store, self.cells, n_ranks, reach, self._open("probes"), self.steps)
         self.look_near()
         if not self.reached:
             self.look_far()
         while not self.reached and self.expand():
             pass
-        del self.probes  # may be as large as the lists
+        self._probes = None  # may be as large as the lists
         self._close("probes")
 
     def skip(self) -> None:
         """Take up what an earlier run has found with this effort."""
         self._names = self._stages[: int((self._founds > 0).sum())]
+        self.found = float(self._founds[len(self._names) - 1])
+
+    @property
+    def probes(self) -> Probes:
+        """The cells that the effort ranks, ranked when they are first asked for."""
+        if self._probes is None:
+            n_ranks = min(self.effort.n_ranks, self.cells.n_cells - 1)
+            reach = self.effort.reach if self.cells.next_best.shape[1] else None
+            self._probes = rank_probes(self.store, self.cells, n_ranks, reach, self._open("probes"), self.steps)
+        return self._probes
 
     def look_near(self) -> None:
         """Look into the own cell and the nearest ones."""

@@ -57,9 +57,10 @@ _SPLIT_SHARE = 0.05  # of the probes with two groups, from which all faces are l
 _LIKELY = 0.01  # strangers expected beyond a likely match
 _CERTAIN = 1e-3  # and beyond a match that stands out
 _QUARTILES = 1.349  # standard deviations between the quartiles of normal numbers
-_SERVED = 0.9  # share of the faces whose likely matches fit in the list
+# Shares of the faces whose likely matches fit in the list, and lists beyond which they need not. People with more faces
+# than a list holds may fall apart; where few faces are theirs, lists long enough for them would drown those with two.
+_SERVED = (0.9, 512), (0.97, 256)
 _FEWEST_NEIGHBORS = 80
-_MOST_NEIGHBORS = 512
 _TYPICAL = (-0.69, -0.79, -0.3)  # of normal z; real collections differ by a few hundredths
 _TYPICAL_SCALE = 0.1  # of strangers' x, whose centre is 0; embedders of 512 to 64 dimensions have .065 to .15
 # One person, alone in a collection: measured on 17 people with 20 to 225 faces, and in brackets on strangers of the
@@ -159,7 +160,7 @@ def measure_profiles(features: Features, *, progress: Progress = silent) -> Prof
 
 
 def choose_k(features: Features, profiles: Profiles, *, most_edges: int = 64_000_000) -> int:
-    """Choose how many neighbours to look at: as many as nine faces in ten have likely matches.
+    """Choose how many neighbours to look at: as many as nine faces in ten have likely matches, or more.
 
     Parameters
     ----------
@@ -195,8 +196,8 @@ def choose_k(features: Features, profiles: Profiles, *, most_edges: int = 64_000
         return np.asarray(counts)
 
     counts = np.sum(run_tiles(n, _TILE_ROWS, count_tile, "choose k"), axis=0)
-    wanted = int(np.quantile(counts, _SERVED))
-    return min(n - 1, max(_FEWEST_NEIGHBORS, min(wanted, _MOST_NEIGHBORS, most_edges // n)))
+    wanted = max(min(int(np.quantile(counts, share)), most) for share, most in _SERVED)
+    return min(n - 1, max(_FEWEST_NEIGHBORS, min(wanted, most_edges // n)))
 
 
 def _is_one_person(profiles: Profiles, probes: NDArray[np.int64], cosines: NDArray[np.float32]) -> bool:
