@@ -103,6 +103,28 @@ def test_moved_faces_take_nobody_along():
     assert apply_constraints(labels, graph, told).tolist() == [0, 1, 2, 2, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
+def test_faces_moved_to_a_new_person_take_nobody_along_either():
+    """Three faces of a tight cluster are taken out, then two more: all others stay together, and nobody rejoins."""
+    offsets, others = np.arange(0, 91, 9), [[j for j in range(10) if j != i] for i in range(10)]
+    graph = EdgeGraph(offsets, np.array(others, np.int32).ravel(), np.full(90, 0.9, np.float32))
+    told = Constraints(
+        must=np.array([[0, 1], [0, 2], [3, 4]]),
+        cannot=np.array([[0, 9], [1, 9], [2, 9], [3, 9], [4, 9]]),
+        moved=np.array([0, 1, 2, 3, 4]),
+    )
+    assert apply_constraints(np.zeros(10, np.int64), graph, told).tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2, 2]
+
+
+@pytest.mark.parametrize("line", ["msut,0,1", "must;0;1", "hello", "cannot,0", "must,0,x"])
+def test_a_mistyped_first_line_is_no_header(tmp_path, line):
+    path = tmp_path / "pairs.csv"
+    path.write_text(f"{line}\nmust,0,1\n")
+    with pytest.raises(InputError, match="line 1 is"):
+        load_constraints(path, n_faces=3)
+    path.write_text("kind,first,second\nmust,0,1\n")
+    assert load_constraints(path, n_faces=3).must.tolist() == [[0, 1]]
+
+
 def test_people_keep_their_labels_and_non_faces_have_none():
     graph = make_graph(5, [(0, 1, 0.9)])
     told = Constraints(not_faces=np.array([4]), people=(Person(7, 0, "Ann"), Person(0, 2), Person(7, 3), Person(9, 4)))

@@ -4,8 +4,8 @@ In: labels and the pruned graph they were read off, and must-link and cannot-lin
 pair, with the labels that people were known by. Clusters that a must-link joins are merged. Where a merged cluster then
 holds a cannot-link, it is taken apart and grown again from its must-linked groups along its own edges, the strongest
 first, refusing every edge that would join two faces that must stay apart (Kruskal's tree with refusals); all other
-clusters stay bit for bit as they are. A face that was moved (linked to another cluster and told apart from its own)
-takes nobody along: its edges in its own cluster do not count.
+clusters stay bit for bit as they are. A face that was moved (told apart from its own cluster, and said to be moved or
+linked to another cluster) takes nobody along: its edges in its own cluster do not count.
 
 Files: `.json` (what `starfc export --constraints` writes: pairs, non-faces, labels and names), or `.csv` with a line
 `must,FACE,FACE` or `cannot,FACE,FACE` per pair.
@@ -59,12 +59,15 @@ class Constraints:
         Faces that are none; their label becomes -1.
     people : tuple of Person
         Labels to keep.
+    moved : int64 (m,)
+        Faces that were taken out of a cluster by themselves.
     """
 
     must: NDArray[np.int64] = field(default_factory=_no_pairs)
     cannot: NDArray[np.int64] = field(default_factory=_no_pairs)
     not_faces: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     people: tuple[Person, ...] = ()
+    moved: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def as_dict(self) -> dict[str, Any]:
         """Return what is written to a `.json`."""
@@ -74,6 +77,7 @@ class Constraints:
             "cannot": self.cannot.tolist(),
             "not_faces": self.not_faces.tolist(),
             "people": [{"label": who.label, "face": who.face, "name": who.name} for who in self.people],
+            "moved": self.moved.tolist(),
         }
 
 
@@ -114,6 +118,7 @@ def require_faces(constraints: Constraints, n_faces: int, source: str = "the con
             constraints.cannot.ravel(),
             constraints.not_faces,
             [who.face for who in constraints.people],
+            constraints.moved,
         )
     )
     outside = named[(named < 0) | (named >= n_faces)]
@@ -199,12 +204,13 @@ def _grow(
 
 
 def _find_moved(codes: NDArray[np.int64], constraints: Constraints) -> NDArray[np.bool_]:
-    """Mark the faces that belong to another cluster and not to their own, bool (n,)."""
+    """Mark the faces that do not belong to their own cluster, and to another or by themselves, bool (n,)."""
     marks = []
     for pairs, want_same in ((constraints.must, False), (constraints.cannot, True)):
         marked = np.zeros(len(codes), dtype=np.bool_)
         marked[pairs[(codes[pairs[:, 0]] == codes[pairs[:, 1]]) == want_same]] = True
         marks.append(marked)
+    marks[0][constraints.moved] = True
     return marks[0] & marks[1]
 
 
@@ -240,7 +246,8 @@ def _read_json(path: Path) -> Constraints:
     content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict) or content.get("format") != _FORMAT:
         raise InputError(f"{path} is no file of constraints (format {_FORMAT}); write one with starfc export")
-    for key in ("must", "cannot", "not_faces", "people"):
+    content.setdefault("moved", [])  # not in older files
+    for key in ("must", "cannot", "not_faces", "people", "moved"):
         if not isinstance(content[key], list):
             raise InputError(f"{path} has '{key}' that is no list; write one with starfc export")
     return Constraints(
@@ -248,6 +255,7 @@ def _read_json(path: Path) -> Constraints:
         _as_pairs(content["cannot"], path),
         np.array([_as_whole(face, "face", path) for face in content["not_faces"]], dtype=np.int64),
         tuple(_read_person(who, path) for who in content["people"]),
+        np.array([_as_whole(face, "face", path) for face in content["moved"]], dtype=np.int64),
     )
 
 
@@ -268,15 +276,13 @@ def _read_csv(path: Path) -> Constraints:
     found: dict[str, list[tuple[int, int]]] = {"must": [], "cannot": []}
     with path.open(newline="", encoding="utf-8-sig") as file:
         for number, line in enumerate(csv.reader(file), start=1):
-            if not line or (number == 1 and line[0].strip().lower() not in found):
+            if not line:
+                continue
+            kind, numbers = line[0].strip().lower(), [text.strip() for text in line[1:3]]
+            if number == 1 and kind not in found and len(numbers) == 2 and not any(map(str.isdecimal, numbers)):
                 continue  # a header
-            kind = line[0].strip().lower()
-            numbers = [text.strip() for text in line[1:3]]
-            if (
-                kind not in found
-                or len(numbers) < 2
-                or not all(text.isdecimal() and len(text) < 20 for text in numbers)
-            ):
+            right = len(numbers) == 2 and all(text.isdecimal() and len(text) < 20 for text in numbers)
+            if kind not in found or not right:
                 raise InputError(
                     f"{path} line {number} is '{','.join(line)}'; write must,FACE,FACE or cannot,FACE,FACE"
                 )

@@ -44,6 +44,8 @@ class Change:
         Questions that were left open on purpose; the smaller face first.
     kept : tuple of (face, name before, name after)
         Names that wait at a face while another strictness has no cluster of their own for them.
+    moved : tuple of (face, moved before, moved after)
+        Faces that somebody took out of their cluster, each by itself.
     """
 
     title: str
@@ -55,6 +57,7 @@ class Change:
     level: tuple[float | None, float | None] | None = None
     skipped: tuple[tuple[int, int, bool, bool], ...] = ()
     kept: tuple[tuple[int, str | None, str | None], ...] = ()
+    moved: tuple[tuple[int, bool, bool], ...] = ()
 
     def list_labels(self, most: int) -> list[int]:
         """Return the labels of the clusters it touches, ascending, at most so many."""
@@ -68,7 +71,8 @@ class Change:
         level = None if self.level is None else (self.level[1], self.level[0])
         skipped = tuple((i, j, after, before) for i, j, before, after in self.skipped)
         kept = tuple((face, after, before) for face, before, after in self.kept)
-        return Change(self.title, self.faces, self.after, self.before, names, answers, level, skipped, kept)
+        moved = tuple((face, after, before) for face, before, after in self.moved)
+        return Change(self.title, self.faces, self.after, self.before, names, answers, level, skipped, kept, moved)
 
 
 def number_alone(labels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -100,6 +104,7 @@ class Book:
         self.kept: dict[int, str] = {}  # names by a face of their person, for when the strictness is changed
         self.answers: dict[tuple[int, int], bool] = {}
         self.skipped: dict[tuple[int, int], bool] = {}  # questions left open, in the order of skipping
+        self.moved: dict[int, bool] = {}  # faces that were taken out of their cluster
         self.level: float | None = None  # strictness, where it was changed
         self.next_label = int(self.labels.max(initial=-1)) + 1  # grows only: a label is never given twice
         self.touched: set[int] = set()  # labels that a change has mentioned, other strictness aside
@@ -127,6 +132,8 @@ class Book:
             _set(self.skipped, (first, second), skipped or None)
         for face, _, name in change.kept:
             _set(self.kept, face, name)
+        for face, _, moved in change.moved:
+            _set(self.moved, face, moved or None)
         if change.level is not None:
             self.level = change.level[1]
 

@@ -58,6 +58,7 @@ def make_constraints(book: Book, *, people: bool = True) -> Constraints:
         pairs[faces & ~same & ~together],
         np.flatnonzero(book.labels == NOT_A_FACE),
         tuple(_list_people(book)) if people else (),
+        np.array(sorted(book.moved), dtype=np.int64),
     )
 
 
@@ -88,7 +89,7 @@ def carry_over(
     journal = Journal(path, labels)
     try:
         change = recall_corrections(constraints, journal.book, title=f"carried over from {source}")
-        if len(change.faces) or change.names or change.answers:
+        if len(change.faces) or change.names or change.answers or change.moved:
             journal.record(change, request=f"carried over {uuid.uuid4()}", kind="carry")
     finally:
         journal.close()
@@ -114,6 +115,7 @@ def recall_corrections(constraints: Constraints, book: Book, *, title: str) -> C
     return Change(
         title, gone, book.labels[gone], np.full(len(gone), NOT_A_FACE),
         tuple((label, None, name) for label, name in names.items()), _recall_answers(constraints, book),
+        moved=tuple((face, False, True) for face in np.unique(constraints.moved).tolist() if face not in book.moved),
     )  # fmt: skip
 
 

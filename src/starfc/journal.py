@@ -139,7 +139,7 @@ class Journal:
             raise InputError(f"the change '{change.title}' does not fit the present clusters; load the page again")
         parts = {
             "names": change.names, "answers": change.answers, "level": change.level, "skipped": change.skipped,
-            "kept": change.kept,
+            "kept": change.kept, "moved": change.moved,
         }  # fmt: skip
         extra = json.dumps(parts)
         packed = (_pack(change.faces), _pack(change.before), _pack(change.after))
@@ -330,6 +330,7 @@ def _load_change(base: sqlite3.Connection, number: int) -> Change:
         (content["level"][0], content["level"][1]) if content.get("level") else None,  # not in older journals
         tuple((i, j, old, new) for i, j, old, new in content.get("skipped", ())),
         tuple((face, old, new) for face, old, new in content.get("kept", ())),
+        tuple((face, old, new) for face, old, new in content.get("moved", ())),
     )
 
 

@@ -19,7 +19,7 @@ from ..errors import InputError
 from ..names import clean_name
 from .table import ClusterTable
 
-_MOST_PAIRS = 200  # faces of one move that get pairs of their own
+_MOST_PAIRS = 10_000  # faces of one move that get pairs of their own
 Answers = tuple[tuple[int, int, bool | None, bool | None], ...]
 
 
@@ -73,7 +73,7 @@ def move_faces(book: Book, table: ClusterTable, faces: Sequence[int], target: in
         if len(left):
             centre = int(left[np.argmax(table.closeness[left])])
             mine = moved[book.labels[moved] == source][:_MOST_PAIRS]
-            pairs |= {(int(face), centre): False for face in (mine[:1] if target is None else mine)}
+            pairs |= {(int(face), centre): False for face in mine}
     where = "a new person" if target is None else _call(book, label)
     title = f"moved {len(moved)} face{'s' * (len(moved) > 1)} to {where}"
     names = tuple(
@@ -81,7 +81,9 @@ def move_faces(book: Book, table: ClusterTable, faces: Sequence[int], target: in
         for source in sources
         if source in book.names and not len(np.setdiff1d(book.members(source), moved))
     )
-    return Change(title, moved, book.labels[moved], np.full(len(moved), label), names, _say(book, pairs))
+    taken_out = tuple((face, face in book.moved, True) for face in moved[:_MOST_PAIRS].tolist())
+    change = Change(title, moved, book.labels[moved], np.full(len(moved), label), names, _say(book, pairs))
+    return replace(change, moved=taken_out)
 
 
 def mark_not_faces(book: Book, faces: Sequence[int]) -> Change:
