@@ -55,6 +55,16 @@ def grow_slowly(graph, labels, must, cannot):
             result.append(group)
             continue
         grown = [{face} for face in sorted(group)]
+        stay = [sorted(members - moved) for members in clusters.values() if members <= group and members & moved]
+        stay = [[(faces[0], face) for face in faces] for faces in stay if faces]
+        while stay:  # those who are left stay together, unless that joins a pair that must stay apart
+            held = [{face} for face in sorted(group)]
+            join(held, [pair for pair in must if set(pair) <= group] + [pair for pairs in stay for pair in pairs])
+            wrong = [one for one in held if any(first in one and second in one for first, second in cannot)]
+            if not wrong:
+                grown = held
+                break
+            stay = [pairs for pairs in stay if not any(pairs[0][0] in one for one in wrong)]
         join(grown, [pair for pair in must if set(pair) <= group])
         links = []
         for i in sorted(group):
@@ -74,6 +84,7 @@ def as_sets(labels):
 @settings(deadline=None, max_examples=80)
 @given(edges, pairs, pairs)
 @example([(0, 1, 0.3), (0, 3, 0.3)], [(0, 2)], [(0, 1)])  # a moved face
+@example([(0, 1, 0.3), (0, 3, 0.3), (0, 4, 0.3)], [(0, 2)], [(0, 1), (1, 3)])  # and those who are left are told apart
 def test_against_sets(links, must, cannot):
     graph = make_graph(N, [edge for edge in links if edge[0] != edge[1]])
     told = Constraints(as_pairs(must), as_pairs(cannot))

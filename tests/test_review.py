@@ -33,6 +33,11 @@ def collection(tmp_path):
     made.close()
 
 
+def as_sets(labels):
+    """Return the clusters as sets of faces, whatever they are called."""
+    return {tuple(np.flatnonzero(labels == label)) for label in np.unique(labels)}
+
+
 def do(collection, kind, **arguments):
     return collection.do(next(requests), kind, arguments)
 
@@ -82,6 +87,29 @@ def test_merging_takes_the_other_names_away_and_undo_brings_them_back(collection
     assert collection.book.names == {0: "big", 2: "small"}
     assert not collection.book.answers
     check_table(collection)
+
+
+def test_faces_of_a_new_person_stay_there_at_every_strictness(collection):
+    """Even if they look like those they were taken from; and they take nobody along."""
+    do(collection, "strictness", tau1=collection.tau1)  # the labels of the file were made otherwise
+    label = int(np.bincount(collection.book.labels[collection.book.labels >= 0]).argmax())
+    members = collection.book.members(label).tolist()
+    for faces in (members[:3], members[3:5]):
+        do(collection, "move", faces=faces, label=None)
+        do(collection, "name", label=int(collection.book.labels[faces[0]]), name=f"taken {len(faces)}")
+    assert sorted(collection.book.moved) == members[:5]
+    labels, names = collection.book.labels.copy(), dict(collection.book.names)
+    for level in (collection.tau1 + 0.02, collection.tau1):
+        do(collection, "strictness", tau1=level)
+        for faces in (members[:3], members[3:5]):
+            assert len(set(collection.book.labels[faces].tolist())) == 1
+    assert as_sets(collection.book.labels) == as_sets(labels)
+    assert {name: collection.book.members(label).tolist() for label, name in collection.book.names.items()} == {
+        name: np.flatnonzero(labels == label).tolist() for label, name in names.items()
+    }
+    for _ in range(6):
+        collection.do(next(requests), "undo", {})
+    assert not collection.book.moved
 
 
 def test_move_to_a_person_and_to_a_new_one(collection):

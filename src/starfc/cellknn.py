@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 
 from .celljoin import join_cells
@@ -34,7 +34,7 @@ from .features import Features
 from .neighborlists import Lists, offer_back, open_lists
 from .probes import Probes, Reach, Sample, choose_margin, choose_margin_for, draw_sample, rank_probes
 from .scratch import Scratch
-from .steps import Steps
+from .steps import Steps, cut_evenly
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ _EFFORTS = (
 _NEAR_PROBES = 5  # cells that every row looks into, besides its own
 _FOLLOWED = (1 / 3, 1 / 2, 2 / 3, 1)  # share of a row's neighbours whose neighbours are looked at, round by round
 _LEAST_GAIN = 0.1  # share of what is missing that a round must bring for another one to follow
+_MAPPED_ROWS = 1 << 16  # rows that the lists are turned back into at once
 _MOST_FOR_ALL = 4_000_000  # rows for which all cells may be ranked, or all pairs be compared
 
 
@@ -97,9 +98,14 @@ def find_neighbors(
 def _finish(search: _Search, steps: Steps) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the neighbours and similarities of the rows, which are those of the places they stand at."""
     final = steps.open("graph")
-    neighbors = final.array("neighbors", search.lists.places.shape, np.int32)
-    similarities = final.array("similarities", search.lists.places.shape, np.float32)
-    _map_back(search.lists, search.cells.order, neighbors, similarities)
+    lists, order = search.lists, search.cells.order
+    neighbors = final.array("neighbors", lists.places.shape, np.int32)
+    similarities = final.array("similarities", lists.places.shape, np.float32)
+
+    def map_back(start: int, stop: int) -> None:
+        _map_back(lists, order, start, stop, neighbors, similarities)
+
+    steps.run_tiles(final, cut_evenly(len(order), _MAPPED_ROWS), map_back, "knn: lists")
     return neighbors, similarities
 
 
@@ -257,10 +263,10 @@ class _Search:
         self.steps.close(f"{name}{self.level}")
 
 
-@njit(cache=True, parallel=True)
-def _map_back(lists, order, neighbors, similarities):  # type: ignore[no-untyped-def]
-    """Turn places into rows."""
-    for place in prange(len(order)):
+@njit(cache=True, nogil=True)
+def _map_back(lists, order, start, stop, neighbors, similarities):  # type: ignore[no-untyped-def]
+    """Turn places start..stop into rows."""
+    for place in range(start, stop):
         row = order[place]
         for j in range(lists.places.shape[1]):
             found = lists.places[place, j]

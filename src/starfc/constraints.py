@@ -5,7 +5,8 @@ pair, with the labels that people were known by. Clusters that a must-link joins
 holds a cannot-link, it is taken apart and grown again from its must-linked groups along its own edges, the strongest
 first, refusing every edge that would join two faces that must stay apart (Kruskal's tree with refusals); all other
 clusters stay bit for bit as they are. A face that was moved (told apart from its own cluster, and said to be moved or
-linked to another cluster) takes nobody along: its edges in its own cluster do not count.
+linked to another cluster) takes nobody along: its edges in its own cluster do not count, and those it leaves stay
+together.
 
 Files: `.json` (what `starfc export --constraints` writes: pairs, non-faces, labels and names), or `.csv` with a line
 `must,FACE,FACE` or `cannot,FACE,FACE` per pair.
@@ -198,9 +199,30 @@ def _grow(
     inside &= ~moved[sources] & ~moved[graph.targets]
     sources, targets, scores = sources[inside], graph.targets[inside], graph.scores[inside]
     order = np.lexsort((targets, sources, -scores))
-    roots = _join(graph.n_nodes, constraints.must).astype(np.int32)
+    held = _hold_together(codes, constraints, np.flatnonzero(again & ~moved), np.unique(codes[again & moved]))
+    roots = _join(graph.n_nodes, np.concatenate((constraints.must, held))).astype(np.int32)
     cannot = constraints.cannot[again[constraints.cannot].all(axis=1)]
     return np.asarray(_grow_trees(roots, sources[order], targets[order], cannot), dtype=np.int64)
+
+
+def _hold_together(
+    codes: NDArray[np.int64], constraints: Constraints, left: NDArray[np.int64], emptied: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return pairs that keep those together who are left in clusters that others were moved out of, int64 (m, 2).
+
+    Their only link may have been who is gone. Where somebody was said to be two people nevertheless, they get none.
+    """
+    left = left[np.isin(codes[left], emptied)]
+    _, first, place = np.unique(codes[left], return_index=True, return_inverse=True)
+    pairs = np.column_stack((left[first[place]], left)).astype(np.int64)
+    while len(pairs):
+        groups = _join(len(codes), np.concatenate((constraints.must, pairs)))
+        ends = groups[constraints.cannot]
+        broken = ends[ends[:, 0] == ends[:, 1], 0]
+        if not len(broken):
+            break
+        pairs = pairs[~np.isin(groups[pairs[:, 0]], broken)]
+    return pairs
 
 
 def _find_moved(codes: NDArray[np.int64], constraints: Constraints) -> NDArray[np.bool_]:
