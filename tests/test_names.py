@@ -30,7 +30,7 @@ def test_names_of_all_the_world_are_kept(name):
 
 
 @pytest.mark.parametrize(
-    "character", ["\n", "\0", "\x1b", "\u202e", "\u2066", "\u2028", "\ud800", "\ufeff", "\uffff", "\x85"]
+    "character", ["\n", "\0", "\x1b", "\u200b", "\u202e", "\u2066", "\u2028", "\ud800", "\ufeff", "\uffff", "\x85"]
 )
 def test_what_cannot_be_seen_is_refused(character):
     with pytest.raises(InputError, match=f"U\\+{ord(character):04X}"):

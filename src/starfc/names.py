@@ -14,6 +14,7 @@ from .errors import InputError
 LONGEST_NAME = 200
 _MOST_BYTES = 180  # of a folder name, which may have 255; a number is added to some
 _JOINERS = "\u200c\u200d"  # within words of Persian or Hindi, and between the parts of an emoji
+_UNSEEN = "\u200b\u2060"  # spaces of no width: two names would look like one
 _TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufeff"  # embeddings, overrides, isolates; byte order
 _PLAIN = " _.()'-"  # of ASCII, beside letters and digits
 _DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
@@ -57,7 +58,7 @@ def make_file_name(name: str, label: int) -> str:
 
 def _is_refused(character: str) -> bool:
     """Tell whether a character has no place in a name."""
-    if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in _TURNS:
+    if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in _UNSEEN + _TURNS:
         return True
     return ord(character) & 0xFFFE == 0xFFFE or 0xFDD0 <= ord(character) <= 0xFDEF  # never characters
 

@@ -62,4 +62,8 @@ def review(
             if not no_browser:
                 webbrowser.open(url)
 
-        serve(collection, port=port, seed=settings["seed"], on_ready=announce)
+        try:
+            serve(collection, port=port, seed=settings["seed"], on_ready=announce)
+        except KeyboardInterrupt:
+            click.echo(f"stopped; every correction is in {name_journal(clusters)}", err=True)
+            raise

@@ -146,7 +146,7 @@ export class Grid {
     const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: columns, ArrowUp: -columns, PageDown: page, PageUp: -page,
       Home: -this.total, End: this.total }[key];
     if (step === undefined) return false;
-    this.move(this.focused ? step : 0);
+    this.move(this.focused || key === "Home" || key === "End" ? step : 0);
     return true;
   }
 }
