@@ -202,8 +202,10 @@ def test_out_of_memory_is_one_sentence(run, tmp_path, monkeypatch):
 
 
 _HANG = """
-import sys, time, starfc.metrics
+import signal, sys, time, starfc.metrics
 from starfc.cli import main
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have started the tests with it ignored
 
 def hang(*labels):
     print("hanging", file=sys.stderr, flush=True)

@@ -38,7 +38,7 @@ def test_whoever_lists_a_place_is_offered_to_it(seed, n, k):
 
 def test_floors_are_open_while_there_is_room():
     lists = Lists(np.array([[1, 2], [0, -1]], dtype=np.int32), np.array([[0.5, 0.25], [0.5, 0]], dtype=np.float32))
-    assert lists.find_floors().tolist() == [0.25, -2]
+    assert lists.find_floors(Steps()).tolist() == [0.25, -2]
 
 
 def test_ties_are_ordered_by_row_and_the_last_drops_out():

@@ -35,7 +35,12 @@ def many_celled():
     noise = np.random.default_rng(0).standard_normal((1000, 32)).astype(np.float32)
     faces[500:1500] = faces[7] + 0.02 * noise  # one cell that is split
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in (("FEW_CELLS", 0), ("_SEEN_GROUPS", 4), ("_SEEN_BY_WEAK", 8), ("_choose_next", lambda k: 6)):
+        for name, value in (
+            ("FEW_CELLS", 0),
+            ("_SEEN_GROUPS", (4, 999)),
+            ("_SEEN_BY_WEAK", (8, 999)),
+            ("_choose_next", lambda k: 6),
+        ):
             patch.setattr(f"starfc.cells.{name}", value)
         cells, store = make_cells(Features(faces), 30, 0, Steps())
     return store, cells

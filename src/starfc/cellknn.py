@@ -189,7 +189,7 @@ class _Search:
         """Look into as many more cells as the recall takes, or, where no number of them will do, as the effort says."""
 
         def look() -> tuple[Lists, bool]:
-            floors = self.lists.find_floors()
+            floors = self.lists.find_floors(self.steps)
             enough = choose_margin(self.probes, self.owners, self.lists, floors, self.sample, self.recall)
             margin = enough
             if margin is None:

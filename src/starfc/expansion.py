@@ -56,7 +56,7 @@ def expand_lists(
     n, k = lists.places.shape
     better = open_lists(scratch, n, k)
     before, n_before = followed
-    fresh = np.broadcast_to(np.True_, (n, k)) if before is None else _mark_fresh(lists, before, scratch)
+    fresh = np.broadcast_to(np.True_, (n, k)) if before is None else _mark_fresh(lists, before, scratch, steps)
 
     def expand(start: int, stop: int) -> None:
         here = Lists(better.places[start:stop], better.similarities[start:stop])
@@ -66,10 +66,11 @@ def expand_lists(
     return better
 
 
-def _mark_fresh(lists: Lists, before: Lists, scratch: Scratch) -> NDArray[np.bool_]:
+def _mark_fresh(lists: Lists, before: Lists, scratch: Scratch, steps: Steps) -> NDArray[np.bool_]:
     """Mark the entries of lists that were not on them before, bool (n, k)."""
     fresh = scratch.array("fresh", lists.places.shape, np.bool_)
-    _compare_lists(lists.places, before.places, fresh)
+    for start, stop in steps.pass_over(len(fresh)):
+        _compare_lists(lists.places[start:stop], before.places[start:stop], fresh[start:stop])
     return fresh
 
 

@@ -100,7 +100,7 @@ def recall_corrections(constraints: Constraints, book: Book, *, title: str) -> C
     """Make the change that tells a book what the constraints say and it does not know; what it says itself stays.
 
     >>> told = Constraints(must=np.array([[0, 1]]), not_faces=np.array([2]), people=(Person(7, 0, "Ann"),))
-    >>> change = recall_corrections(told, Book(np.array([7, 7, -1])), title="carried over")
+    >>> change = recall_corrections(told, Book(np.array([7, 7, 8])), title="carried over")
     >>> change.names, change.answers, change.faces.tolist()
     (((7, None, 'Ann'),), ((0, 1, None, True),), [2])
     """

@@ -33,9 +33,13 @@ class Lists(NamedTuple):
     places: NDArray[np.int32]
     similarities: NDArray[np.float32]
 
-    def find_floors(self) -> NDArray[np.float32]:
+    def find_floors(self, steps: Steps) -> NDArray[np.float32]:
         """Return how similar a place must be to enter each list, -2 (anything is) while it has room, float32 (n,)."""
-        return np.where(self.places[:, -1] < 0, np.float32(-2), self.similarities[:, -1])
+        floors = np.empty(len(self.places), dtype=np.float32)
+        for start, stop in steps.pass_over(len(floors)):
+            worst, is_full = self.similarities[start:stop, -1], self.places[start:stop, -1] >= 0
+            floors[start:stop] = np.where(is_full, worst, np.float32(-2))
+        return floors
 
 
 def open_lists(scratch: Scratch, n: int, k: int) -> Lists:
@@ -70,10 +74,16 @@ def offer_back(lists: Lists, order: NDArray[np.int32], scratch: Scratch, steps: 
     n, k = lists.places.shape
     better = open_lists(scratch, n, k)
     n_parts = numba.get_num_threads()
-    starts = np.append(0, np.cumsum(_count_offers(lists.places, n_parts)))
+    counts = np.zeros(n, dtype=np.int64)
+    for start, stop in steps.pass_over(n):
+        _count_offers(lists.places[start:stop], counts, n_parts)
+    starts = np.append(0, np.cumsum(counts))
     namers = scratch.array("namers", (int(starts[-1]),), np.int32)
     offers = scratch.array("offers", (int(starts[-1]),), np.float32)
-    _list_offers(lists, starts, namers, offers, n_parts)
+    free = starts[:-1].copy()
+    for start, stop in steps.pass_over(n):
+        here = Lists(lists.places[start:stop], lists.similarities[start:stop])
+        _list_offers(here, start, free, namers, offers, n_parts)
 
     def offer(start: int, stop: int) -> None:
         here = Lists(better.places[start:stop], better.similarities[start:stop])
@@ -85,30 +95,26 @@ def offer_back(lists: Lists, order: NDArray[np.int32], scratch: Scratch, steps: 
 
 
 @njit(cache=True, parallel=True)
-def _count_offers(places, n_parts):  # type: ignore[no-untyped-def]
-    """Return how many list each place, int64 (n,); each thread reads everything and counts its part of the places."""
-    counts = np.zeros(len(places), dtype=np.int64)
+def _count_offers(places, counts, n_parts):  # type: ignore[no-untyped-def]
+    """Add how many list each place, int64 (n,); each thread reads everything and counts its part of the places."""
     for part in prange(n_parts):
-        first, last = part * len(places) // n_parts, (part + 1) * len(places) // n_parts
+        first, last = part * len(counts) // n_parts, (part + 1) * len(counts) // n_parts
         for place in range(len(places)):
             for i in range(places.shape[1]):
                 if first <= places[place, i] < last:
                     counts[places[place, i]] += 1
-    return counts
 
 
 @njit(cache=True, parallel=True)
-def _list_offers(lists, starts, namers, offers, n_parts):  # type: ignore[no-untyped-def]
-    """Set for every place those who list it, ascending, and their similarities."""
-    n, k = lists.places.shape
-    free = starts[:-1].copy()
+def _list_offers(lists, start, free, namers, offers, n_parts):  # type: ignore[no-untyped-def]
+    """Add to those who list a place the ones from `start` on, and their similarities; `free` is where they go."""
     for part in prange(n_parts):
-        first, last = part * n // n_parts, (part + 1) * n // n_parts
-        for place in range(n):
-            for i in range(k):
+        first, last = part * len(free) // n_parts, (part + 1) * len(free) // n_parts
+        for place in range(len(lists.places)):
+            for i in range(lists.places.shape[1]):
                 named = lists.places[place, i]
                 if first <= named < last:
-                    namers[free[named]], offers[free[named]] = place, lists.similarities[place, i]
+                    namers[free[named]], offers[free[named]] = start + place, lists.similarities[place, i]
                     free[named] += 1
 
 

@@ -6,7 +6,7 @@ all threads, of which those that an earlier run has finished are left out. Witho
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from numpy.typing import NDArray
 from .progress import Progress, silent
 from .scratch import Scratch, remove_scratch
 from .workers import run_in_order
+
+_HEADROOM = 0.8  # of the limit: a tile touches pages before anybody looks again
+_PASSED_ROWS = 1 << 17  # gone through before mapped pages are let go of
 
 
 @dataclass
@@ -75,17 +78,27 @@ class Steps:
 
         def finish(unit: int, _: None) -> None:
             self.progress(stage, int(edges[unit + 1]), total)
-            if self.limit_bytes is not None:
-                self.relieve()
+            self.relieve()
 
         self.progress(stage, 0, total)
         run_in_order(run, (unit for unit in range(n_units) if not scratch.is_done(unit)), finish)
         self.progress(stage, total, total)
 
+    def pass_over(self, n: int) -> Iterator[tuple[int, int]]:
+        """Yield the runs (start, stop) of n rows that are gone through before memory is let go of, where it is short.
+
+        >>> list(Steps().pass_over(5))
+        [(0, 5)]
+        """
+        for start in range(0, n, _PASSED_ROWS):
+            yield start, min(start + _PASSED_ROWS, n)
+            self.relieve()
+
     def relieve(self) -> None:
         """Let go of the mapped pages of all steps if the process has more memory than it may."""
-        for scratch in self._open:
-            scratch.relieve_above(self.limit_bytes)
+        if self.limit_bytes is not None:
+            for scratch in self._open:
+                scratch.relieve_above(int(_HEADROOM * self.limit_bytes))
 
 
 def cut_evenly(n: int, n_rows: int) -> NDArray[np.int64]:
