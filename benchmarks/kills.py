@@ -114,8 +114,11 @@ def kill_often(folder: Path, n_kills: int, seed: int, options: list[str]) -> dic
         pid = start(folder, *disturbed)
         time.sleep(rng.uniform(0, whole_s))
         os.kill(pid, signal.SIGKILL)
-        if os.waitpid(pid, 0)[1] == signal.SIGKILL:
+        status = os.waitpid(pid, 0)[1]
+        if status == signal.SIGKILL:
             n_killed += 1
+        elif status != 0:
+            raise RuntimeError(f"a run after {n_killed} kills ended with status {status}: {log.read_text()[-2000:]}")
         else:
             n_ended += 1
             shutil.rmtree(work)

@@ -9,7 +9,7 @@ import pytest
 from starfc import cellknn, cells
 from starfc.features import Features
 from starfc.knn import build_knn, join_rows, measure_recall
-from starfc.probes import Reach
+from starfc.probes import Reach, rank_probes
 from starfc.synth import make_faces
 from starfc.threads import limited_threads
 
@@ -102,6 +102,21 @@ def test_of_too_many_rows_the_best_that_was_found_is_returned(faces, tmp_path, m
     for _ in range(2):  # the second call finds all done
         again = build(faces, k=16, recall=0.97, folder=tmp_path, facts={"of": "faces"})
         assert (again.neighbors == graph.neighbors).all()
+
+
+def test_cells_are_ranked_once(faces, monkeypatch):
+    """Not by every thread that joins."""
+    ranked = []
+
+    def rank(*arguments):
+        ranked.append(arguments)
+        time.sleep(0.2)  # long enough for another thread to begin too
+        return rank_probes(*arguments)
+
+    monkeypatch.setattr(cellknn, "rank_probes", rank)
+    with limited_threads(2):
+        build(np.repeat(faces, 4, axis=0), k=20)
+    assert len(ranked) == 1
 
 
 def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):

@@ -173,10 +173,12 @@ class _Search:
     def look_near(self) -> None:
         """Look into the own cell and the nearest ones."""
 
-        def choose(start: int, stop: int) -> NDArray[np.int32]:
-            return np.hstack((self.owners[start:stop, None], self.probes.cells[start:stop, :_NEAR_PROBES]))
-
         def look() -> tuple[Lists, bool]:
+            probes = self.probes  # ranked here, not by each of the threads that choose
+
+            def choose(start: int, stop: int) -> NDArray[np.int32]:
+                return np.hstack((self.owners[start:stop, None], probes.cells[start:stop, :_NEAR_PROBES]))
+
             start = None if self.before is None else self.before.lists
             return join_cells(self.store, self.cells, choose, start, self.k, self._open("near"), self.steps), False
 
@@ -189,15 +191,15 @@ class _Search:
         """Look into as many more cells as the recall takes, or, where no number of them will do, as the effort says."""
 
         def look() -> tuple[Lists, bool]:
-            floors = self.lists.find_floors(self.steps)
-            enough = choose_margin(self.probes, self.owners, self.lists, floors, self.sample, self.recall)
+            probes, floors = self.probes, self.lists.find_floors(self.steps)
+            enough = choose_margin(probes, self.owners, self.lists, floors, self.sample, self.recall)
             margin = enough
             if margin is None:
-                margin = choose_margin_for(self.effort.n_far, self.probes, floors, self.sample)
+                margin = choose_margin_for(self.effort.n_far, probes, floors, self.sample)
 
             def choose(start: int, stop: int) -> NDArray[np.int32]:
-                margins = self.probes.scores[start:stop, _NEAR_PROBES:] - floors[start:stop, None]
-                return np.where(margins >= margin, self.probes.cells[start:stop, _NEAR_PROBES:], -1)
+                margins = probes.scores[start:stop, _NEAR_PROBES:] - floors[start:stop, None]
+                return np.where(margins >= margin, probes.cells[start:stop, _NEAR_PROBES:], -1)
 
             lists = join_cells(self.store, self.cells, choose, self.lists, self.k, self._open("far"), self.steps)
             return lists, enough is not None
