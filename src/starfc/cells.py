@@ -43,7 +43,7 @@ _LARGEST_CELL = 4  # times the average
 _ROWS_PER_CENTRE = 8  # sample that the centres are trained on
 _N_ROUNDS = 2
 # Groups looked at for the cell of a row of the sample, of any row, and of one that is far from all it has found; or one
-# in so many of all groups, if that is more: at ten million rows the near cells then held .82 of the neighbours, not .67.
+# in so many of all groups, if that is more: at ten million rows the near cells hold .82 of the neighbours so, else .67.
 _SEEN_IN_TRAINING = 8, 100
 _SEEN_GROUPS = 16, 50
 _SEEN_BY_WEAK = 160, 5
