@@ -24,7 +24,7 @@ def get_only_json(outcome):
 
 def start(*arguments, **options):
     return subprocess.Popen(
-        [sys.executable, "-m", "starfc.cli", *map(str, arguments)],
+        [sys.executable, "-m", "starfc", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -21,7 +21,7 @@ ORDER = [
     "details", "names", "constraints", "settings", "stages", "pipeline", "calibration", "sweep", "people", "sampling",
     "presets", "network", "subgraphs", "heldout", "checkpoints", "relational_fit", "training", "estimator", "plots",
     "evidence", "avatars", "images", "drawing", "portraits", "questions", "corrections", "journal", "export", "report",
-    "review", "baselines", "comparison", "demo", "terminal", "commands", "cli",
+    "review", "baselines", "comparison", "demo", "terminal", "commands", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(starfc.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

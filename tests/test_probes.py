@@ -90,7 +90,7 @@ def count_probes(probes, floors, margin):
 
 def test_more_recall_takes_more_probes(celled):
     store, cells = celled
-    probes, sample = rank(store, cells, cells.n_cells - 1), draw_sample(store, 30, 0)
+    probes, sample = rank(store, cells, cells.n_cells - 1), draw_sample(store, cells.places, 30, 0, Steps())
     lists = Lists(np.full((4000, 30), -1, np.int32), np.zeros((4000, 30), np.float32))
     floors = np.full(4000, 0.5, np.float32)
     margins = [choose_margin(probes, cells.owners, lists, floors, sample, recall) for recall in (0.1, 0.2, 0.3)]
@@ -119,8 +119,8 @@ def test_a_neighbour_is_found_by_the_better_side():
 
 
 def test_truth_is_exact_and_without_the_query(celled):
-    store, _ = celled
-    sample = draw_sample(store, 8, 0)
+    store, cells = celled
+    sample = draw_sample(store, cells.places, 8, 0, Steps())
     rows = read_range(store, 0, 4000).astype(np.float64)
     cosines = rows[sample.queries] @ rows.T
     cosines[np.arange(len(sample.queries)), sample.queries] = -np.inf
@@ -144,7 +144,7 @@ def test_truth_is_exact_and_without_the_query(celled):
 
 def test_copies_can_be_exchanged():
     store = np.repeat(np.eye(2, dtype=np.float32), [50, 3], axis=0)
-    sample = draw_sample(store, 2, 0)
+    sample = draw_sample(store, np.arange(53, dtype=np.int32), 2, 0, Steps())
     assert (sample.exchangeable[:50]).all()
     assert not (sample.exchangeable[50:]).any()
 

@@ -10,6 +10,7 @@ from starfc.selection import (
     finish_selection,
     keep_best,
     mark_others,
+    offer_run,
     pack_key,
     push_line,
     push_rows,
@@ -89,8 +90,18 @@ def test_rows_equal_sorting(n, k, seed):
     check(selection, [[], [], *([(line[j], 1000 + j) for j in range(n)] for line in scores)])
 
 
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 150), st.integers(1, 9), st.integers(0, 99))
+def test_runs_equal_sorting(n, k, seed):
+    selection = start_selection(2, k)
+    for first in (0, n):
+        offer_run(selection, 1, draw_scores(n, seed + first), first)
+    scores = np.append(draw_scores(n, seed), draw_scores(n, seed + n))
+    check(selection, [[], list(zip(scores, range(2 * n), strict=True))])
+
+
 @settings(deadline=None, max_examples=60)
-@given(st.integers(1, 400), st.integers(1, 40), st.integers(0, 99))
+@given(st.integers(1, 400), st.integers(1, 150), st.integers(0, 99))
 def test_the_best_of_a_line_equal_sorting(n, most, seed):
     line = draw_scores(n, seed)
     floor = find_floor(line, most)

@@ -70,7 +70,7 @@ def find_neighbors(
     """Find about `recall` of the k nearest rows of every row; return neighbours, similarities and the cell order."""
     steps.watch(features.raw)
     cells, store = make_cells(features, k, seed, steps)
-    sample = draw_sample(store, k, seed)
+    sample = draw_sample(store, cells.places, k, seed, steps)
     # A high recall is out of reach of the least effort; trying would only cost time.
     levels = steps.open("levels")
     failed = levels.array("failed", (len(_EFFORTS),), np.uint8)

@@ -43,10 +43,10 @@ _LARGEST_CELL = 4  # times the average
 _ROWS_PER_CENTRE = 8  # sample that the centres are trained on
 _N_ROUNDS = 2
 # Groups looked at for the cell of a row of the sample, of any row, and of one that is far from all it has found; or one
-# in so many of all groups, if that is more: at ten million rows the near cells hold .82 of the neighbours so, else .67.
+# in so many of all groups, if that is more.
 _SEEN_IN_TRAINING = 8, 100
-_SEEN_GROUPS = 16, 50
-_SEEN_BY_WEAK = 160, 5
+_SEEN_GROUPS = 8, 100
+_SEEN_BY_WEAK = 80, 10
 FEW_CELLS = 4608  # up to so many cells, a join ranks them all: looking around would hardly save time
 _MOST_PARTS = 64  # parts a large cell is split into at once
 _CHUNK_ROWS = 4096  # rows assigned or stored by one task
@@ -66,7 +66,7 @@ class Cells:
     coarse : Coarse
         Their centres; `coarse.source` says whose.
     next_best : int32 (n, t)
-        Which cells came next, best first, when each row (not place) was assigned, -1: none; numbered as before some
+        Which cells came next, in no order, when each row (not place) was assigned, -1: none; numbered as before some
         were split.
     firsts : int64 (m' + 1,)
         Which is the first cell made of each of those, so that those without rows were made into none.
@@ -152,9 +152,9 @@ def _choose_next(k: int) -> int:
     """Return how many cells a row keeps that come next to its own.
 
     >>> _choose_next(30), _choose_next(80)
-    (32, 64)
+    (24, 64)
     """
-    return max(32, 4 * k // 5)
+    return 4 * k // 5
 
 
 def _make_patience(coarse: Coarse, seen: tuple[int, int], seen_by_weak: tuple[int, int]) -> Patience:

@@ -6,7 +6,7 @@ With one centre per 32 rows, comparing n rows with all centres costs n^2. So the
 k-means, into about the root of their number: a row is compared with the groups and then only with the centres of the
 best ones, which costs n^1.5 with a small constant. A near cell in a far group is missed; how many groups are looked at
 is the trade-off. It need not be many for most rows: what they miss, neighbours of neighbours mostly find
-(expansion.py). The fifth of the rows that is farthest from all it has found looks into ten times as many.
+(expansion.py). The rows that are farthest from all they have found look into ten times as many.
 """
 
 from __future__ import annotations
@@ -20,12 +20,21 @@ from numpy.typing import NDArray
 
 from .lines import collect_members, find_line, invert_lists, lay_out, multiply_runs
 from .rowstore import CHUNK_ROWS, copy_range, copy_row
-from .selection import find_floor, sort_keys, unpack_row, unpack_similarity
+from .selection import (
+    collect_keys,
+    find_floor,
+    keep_best,
+    offer_run,
+    sort_keys,
+    start_selection,
+    unpack_row,
+    unpack_similarity,
+)
 from .workers import get_buffer
 
 _GATHERED_ROWS = 1024  # rows multiplied with the centres of a group at once
-_GUESSED_BELOW = np.float32(0.01)  # the worst of a row's best is guessed to be so much below that of the row before it
-_WEAK_SHARE = 0.2  # on a million faces they had 70 % of the missing neighbours
+GUESSED_BELOW = np.float32(0.01)  # the worst of a row's best is guessed to be so much below that of the row before it
+_WEAK_SHARE = 0.4  # of the rows look on; a fifth that looks into twice as many groups costs more and finds less
 RANKED_ROWS = 16384  # rows ranked at once; many make the products with a group's few centres worthwhile
 
 
@@ -142,34 +151,26 @@ def sort_by_label(labels: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray
 # --- ranks -----------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
-def assign_rows(rows, coarse, patience, ranked) -> None:  # type: ignore[no-untyped-def]
-    """Set the best cells of each row, best first, out of those in its best groups; -1 where it saw fewer.
+def assign_rows(rows: NDArray[np.float32], coarse: Coarse, patience: Patience, ranked: NDArray[np.int32]) -> None:
+    """Set the best cells of each row, the very best first, out of those in its best groups; -1 where it saw fewer.
 
     Rows that are far from all they find look on: they are the ones whose neighbours are missed most.
     """
-    ranked[:] = -1
-    scores = np.full(ranked.shape, -np.inf, dtype=np.float32)
-    n_groups = len(coarse.groups)
-    n_seen = min(patience.n_seen, n_groups)
-    chosen = _choose_groups(rows, coarse.groups, n_seen)
-    # The best group first: little of what comes after it then enters the ranking.
-    for first, last in ((0, 1), (1, n_seen)):
-        _rank_as_seen(rows, coarse, np.ascontiguousarray(chosen[:, first:last]), ranked, scores)
-    if min(patience.n_seen_by_weak, n_groups) <= n_seen:
-        return
-    best = scores[:, 0].copy()
-    floor = np.partition(best, int(_WEAK_SHARE * len(best)))[int(_WEAK_SHARE * len(best))]
-    weak = np.flatnonzero(best < floor)
-    some, some_ranked, some_scores = rows[weak], ranked[weak], scores[weak]
-    more = _choose_groups(some, coarse.groups, min(patience.n_seen_by_weak, n_groups))
-    _rank_as_seen(some, coarse, np.ascontiguousarray(more[:, n_seen:]), some_ranked, some_scores)
-    ranked[weak] = some_ranked
+    n_seen, n_seen_by_weak = (min(number, len(coarse.groups)) for number in patience)
+    best = start_selection(len(rows), ranked.shape[1])
+    everyone = np.arange(len(rows))
+    _offer_groups(rows, coarse, _choose_groups(rows, coarse.groups, 0, n_seen), everyone, best)
+    if n_seen_by_weak > n_seen:
+        found = _find_nearest(best)
+        weak = np.flatnonzero(found < np.quantile(found, _WEAK_SHARE, method="lower"))
+        more = _choose_groups(rows[weak], coarse.groups, n_seen, n_seen_by_weak)
+        _offer_groups(rows[weak], coarse, more, weak, best)
+    _unpack_ranks(best, ranked)
 
 
 @njit(cache=True, nogil=True)
-def _rank_as_seen(rows, coarse, chosen, ranked, scores):  # type: ignore[no-untyped-def]
-    """Insert the cells of each row's chosen groups into its ranking, group by group."""
+def _offer_groups(rows, coarse, chosen, names, best):  # type: ignore[no-untyped-def]
+    """Offer the cells of each row's chosen groups to it, group by group; `names` says which of the selection it is."""
     starts, choosers = invert_lists(chosen, len(coarse.groups))
     gathered = np.empty((_GATHERED_ROWS, rows.shape[1]), dtype=np.float32)
     for group in range(len(coarse.groups)):
@@ -180,21 +181,29 @@ def _rank_as_seen(rows, coarse, chosen, ranked, scores):  # type: ignore[no-unty
                 copy_row(rows[here[i]], gathered[i])
             products = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
             for i in range(len(here)):
-                _insert_cells(products[i], first, ranked[here[i]], scores[here[i]])
+                offer_run(best, names[here[i]], products[i], first)
 
 
 @njit(cache=True, nogil=True)
-def _insert_cells(products, first, ranked, scores):  # type: ignore[no-untyped-def]
-    """Insert consecutive cells into a ranking, equals behind each other."""
-    last = len(scores) - 1
-    for j in range(len(products)):
-        score = products[j]
-        if score > scores[last]:
-            at = last
-            while at > 0 and scores[at - 1] < score:
-                scores[at], ranked[at] = scores[at - 1], ranked[at - 1]
-                at -= 1
-            scores[at], ranked[at] = score, first + j
+def _find_nearest(best):  # type: ignore[no-untyped-def]
+    """Return the similarity of the best that each row has been offered, float32 (n,)."""
+    nearest = np.full(len(best.counts), -np.inf, dtype=np.float32)
+    for row in range(len(nearest)):
+        if best.counts[row]:
+            nearest[row] = unpack_similarity(np.max(best.keys[row, : best.counts[row]]))
+    return nearest
+
+
+@njit(cache=True, nogil=True)
+def _unpack_ranks(best, ranked):  # type: ignore[no-untyped-def]
+    """Set what each row keeps, the best of it first."""
+    for row in range(len(ranked)):
+        keys, n_best = best.keys[row], min(best.counts[row], best.k)
+        keep_best(keys, best.counts[row], n_best)
+        keep_best(keys, n_best, 1)
+        for j in range(n_best):
+            ranked[row, j] = unpack_row(keys[j])
+        ranked[row, n_best:] = -1
 
 
 def rank_cells(
@@ -209,7 +218,7 @@ def rank_cells(
     if n_seen >= len(coarse.groups):
         _rank_all_cells(rows, coarse, ranked, scores)
     else:
-        chosen = _choose_groups(rows, coarse.groups, n_seen)
+        chosen = _choose_groups(rows, coarse.groups, 0, n_seen)
         ends = lay_out(chosen, coarse.group_starts)
         _rank_in_groups(rows, coarse, chosen, ends, get_buffer(int(ends[-1, -1])), ranked, scores)
     return ranked, scores
@@ -255,7 +264,7 @@ def rank_line(line, names, starts, guess, keys, ranked, scores) -> np.float32:  
     n_kept = sort_keys(keys, n_kept, most)
     for j in range(n_kept):
         ranked[j], scores[j] = unpack_row(keys[j]), unpack_similarity(keys[j])
-    floor: np.float32 = scores[n_kept - 1] - _GUESSED_BELOW if n_kept else guess
+    floor: np.float32 = scores[n_kept - 1] - GUESSED_BELOW if n_kept else guess
     return floor
 
 
@@ -269,18 +278,23 @@ def _number_as_before(coarse, ranked):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _choose_groups(rows, groups, n_seen):  # type: ignore[no-untyped-def]
-    """Return the n_seen best groups of each row, best first, int32 (n, n_seen)."""
-    chosen = np.empty((len(rows), n_seen), dtype=np.int32)
-    scores = np.empty(n_seen, dtype=np.float32)
-    everything = np.array([0, len(groups)])
-    names = np.zeros(1, dtype=np.int32)
+def _choose_groups(rows, groups, first, last):  # type: ignore[no-untyped-def]
+    """Return the groups of each row that rank from `first` to `last`, in no order, int32 (n, last - first)."""
+    chosen = np.empty((len(rows), last - first), dtype=np.int32)
     keys = np.empty(len(groups), dtype=np.uint64)
     guess = np.float32(-np.inf)
     for start in range(0, len(rows), CHUNK_ROWS):
         products = np.dot(rows[start : start + CHUNK_ROWS], groups.T)
         for i in range(len(products)):
-            guess = rank_line(products[i], names, everything, guess, keys, chosen[start + i], scores)
+            n_kept = collect_keys(products[i], guess, 0, keys, 0)
+            if n_kept < last or n_kept > 4 * last:
+                n_kept = collect_keys(products[i], find_floor(products[i], last), 0, keys, 0)
+            worst = keep_best(keys, n_kept, last)
+            if first:
+                keep_best(keys, last, first)
+            guess = unpack_similarity(worst) - GUESSED_BELOW
+            for j in range(first, last):
+                chosen[start + i, j - first] = unpack_row(keys[j])
     return chosen
 
 

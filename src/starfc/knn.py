@@ -122,7 +122,9 @@ def build_knn(
     if prefers_cells(method, len(features), k, recall):
         wanted = (facts or {}) | {"n": len(features), "dim": features.dim, "k": k, "recall": recall, "seed": seed}
         steps = Steps(folder, wanted | {"starfc": __version__}, memory, progress)
-        return KnnGraph(*find_neighbors(features, k, recall=recall, seed=seed, steps=steps))
+        graph = KnnGraph(*find_neighbors(features, k, recall=recall, seed=seed, steps=steps))
+        steps.let_go()
+        return graph
     return KnnGraph(*join_exactly(features.read, len(features), features.dim, k, progress))
 
 

@@ -100,6 +100,12 @@ class Steps:
             for scratch in self._open:
                 scratch.relieve_above(int(_HEADROOM * self.limit_bytes))
 
+    def let_go(self) -> None:
+        """Let go of the mapped pages of all steps, for what comes next wants memory too."""
+        if self.limit_bytes is not None:
+            for scratch in self._open:
+                scratch.relieve(always=True)
+
 
 def cut_evenly(n: int, n_rows: int) -> NDArray[np.int64]:
     """Return the edges of runs of n_rows rows, the last one shorter.
