@@ -84,7 +84,7 @@ def test_any_effort_gets_there(faces, monkeypatch, effort):
 
 def test_all_pairs_are_the_last_resort(faces, monkeypatch):
     be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1)], n_next=1)
-    graph = build(faces, k=16, recall=0.999)
+    graph = build(faces, k=16, recall=0.97)
     assert (graph.neighbors == join_rows(faces, 16).neighbors).mean() > 0.999
     assert measure_recall(Features(faces), graph)[0] == 1
     assert (np.sort(graph.order) == np.arange(6000)).all()
@@ -102,6 +102,21 @@ def test_of_too_many_rows_the_best_that_was_found_is_returned(faces, tmp_path, m
     for _ in range(2):  # the second call finds all done
         again = build(faces, k=16, recall=0.97, folder=tmp_path, facts={"of": "faces"})
         assert (again.neighbors == graph.neighbors).all()
+
+
+def test_where_all_pairs_do_not_fit_the_best_that_was_found_is_returned(faces, monkeypatch, caplog):
+    be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1)], n_next=1)
+    graph = build(faces, k=16, recall=0.97, memory=1_000_000)
+    assert measure_recall(Features(faces), graph)[0] < 0.97
+    assert "too much memory" in caplog.text
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_few_neighbors_of_many_cells(faces, monkeypatch, k):
+    monkeypatch.setattr(cells, "FEW_CELLS", 0)
+    graph = build(faces, k=k)
+    check_graph(graph, faces)
+    assert measure_recall(Features(faces), graph)[0] >= 0.94
 
 
 def test_cells_are_ranked_once(faces, monkeypatch):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -77,6 +79,13 @@ def test_probes_are_the_nearest_of_those_around_and_those_that_came_next(many_ce
         assert len(found) == len(expected) and len(set(found.tolist())) == len(found)
         np.testing.assert_allclose(probes.scores[place, : len(found)], expected, atol=1e-5)
         np.testing.assert_allclose(cells.centres[found] @ rows[place], expected, atol=1e-5)
+
+
+def test_a_cell_that_came_next_twice_is_probed_once(many_celled):
+    store, cells = many_celled
+    twice = replace(cells, next_best=np.hstack((cells.next_best, cells.next_best)))
+    found, expected = (rank(store, some, 12, Reach(5, 7)) for some in (twice, cells))
+    assert (found.cells == expected.cells).all() and (found.scores == expected.scores).all()
 
 
 def test_nobody_probes_its_own_cell(celled, many_celled):

@@ -71,6 +71,20 @@ def test_directed_counts_equal_the_matrix_product(scored):
     np.testing.assert_allclose(measure_intimacy(graph), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("aggregate", AGGREGATES)
+def test_long_lists_equal_sets(aggregate):
+    """Too long for a hash that keeps all of a row's targets apart."""
+    knn = random_knn_graph(420, 400)
+    graph = parse_edges(ScoredEdges(knn.neighbors, knn.similarities), None)
+    rows = [0, 7, 419]
+    out = surviving_sets(ScoredEdges(knn.neighbors, knn.similarities), None, "directed")
+    intimacy = measure_intimacy(graph, aggregate=aggregate)
+    for i in rows:
+        here = slice(graph.offsets[i], graph.offsets[i + 1])
+        expected = [set_intimacy(out, i, int(j), aggregate) for j in graph.targets[here]]
+        np.testing.assert_allclose(intimacy[here], expected, atol=1e-6)
+
+
 def test_scores_travel_with_their_edges():
     scored = ScoredEdges(
         np.array([[1, 2], [2, 0], [0, 1]], np.int32),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -90,6 +91,19 @@ def test_pages_are_let_go_of_and_come_back(tmp_path):
     before = measure_rss_bytes()
     generous.relieve()
     assert measure_rss_bytes() > before - (8 << 20)
+
+
+def test_a_dropped_array_gives_its_disk_space_back(tmp_path):
+    work = Scratch(tmp_path)
+    work.array("a", (1000,), np.int64)
+    kept = work.array("b", (1000,), np.int64)
+    name, maps = str(tmp_path / "a.npy"), Path("/proc/self/maps")
+    assert name in maps.read_text()
+    work.drop("a", "never there")
+    assert name not in maps.read_text() and not (tmp_path / "a.npy").exists()
+    kept[:] = 7
+    work.relieve(always=True)
+    assert (kept == 7).all()
 
 
 def test_a_published_array_replaces_and_stays(tmp_path):

@@ -12,7 +12,6 @@ from starfc.selection import (
     mark_others,
     offer_run,
     pack_key,
-    push_line,
     push_rows,
     push_tile,
     sort_keys,
@@ -68,20 +67,6 @@ def test_the_best_keys_are_kept(numbers, data):
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.integers(1, 200), st.integers(1, 30), st.integers(0, 99))
-def test_lines_equal_sorting(n, k, seed):
-    rng = np.random.default_rng(seed)
-    selection = start_selection(2, k)
-    candidates = [[], []]
-    for first in (0, n):
-        scores, ids = draw_scores(n, seed + first), rng.permutation(n) + first
-        skipped = int(rng.integers(-1, n))
-        push_line(selection, scores, ids, 1, skipped)
-        candidates[1] += [(scores[j], ids[j]) for j in range(n) if j != skipped]
-    check(selection, candidates)
-
-
-@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 150), st.integers(1, 9), st.integers(0, 99))
 def test_rows_equal_sorting(n, k, seed):
     scores = draw_scores((3, n), seed)
@@ -133,16 +118,6 @@ def test_a_diagonal_tile_counts_its_upper_triangle(n):
     selection = start_selection(n, 4)
     push_tile(selection, scores, (0, n), (0, n))
     check(selection, [[(scores[min(i, j), max(i, j)], j) for j in range(n) if j != i] for i in range(n)])
-
-
-def test_rows_can_be_written_elsewhere():
-    scores = draw_scores((3, 10), 0)
-    selection = start_selection(3, 2)
-    push_rows(selection, scores, 0, 0)
-    plain = finish_selection(selection)
-    moved = finish_selection(selection, np.array([2, 0, 1], dtype=np.int32))
-    for one, other in zip(plain, moved, strict=True):
-        assert (one == other[[2, 0, 1]]).all()
 
 
 def test_others_are_all_but_one():

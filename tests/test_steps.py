@@ -6,8 +6,8 @@ import pytest
 from starfc.steps import Steps, cut_evenly
 
 
-def fill(steps, done, *, fail_at=None, **facts):
-    scratch = steps.open("squares", **facts)
+def fill(steps, done, *, fail_at=None):
+    scratch = steps.open("squares")
     squares = scratch.array("squares", (10,), np.int64)
 
     def square(start, stop):
@@ -43,7 +43,7 @@ def test_a_stopped_step_goes_on_where_it_was(tmp_path):
 def test_other_facts_begin_anew(tmp_path):
     fill(Steps(tmp_path, {"n": 10}), [])
     done = []
-    fill(Steps(tmp_path, {"n": 10}), done, seed=2)
+    fill(Steps(tmp_path, {"n": 10, "seed": 2}), done)
     assert sorted(done) == [0, 3, 6, 9]
 
 

@@ -113,8 +113,17 @@ def test_only_what_a_killed_run_left_is_removed(tmp_path):
     mine = [tmp_path / ".gitignore", tmp_path / ".knn.npz", tmp_path / "notes.txt"]
     for path in (leftover, *mine):
         path.write_text("x")
-    Workdir.open(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted(mine)
+    with Workdir.open(tmp_path).locked():
+        assert sorted(tmp_path.iterdir()) == sorted([*mine, tmp_path / ".lock"])
+
+
+def test_what_another_run_is_writing_is_left_to_it(tmp_path):
+    writing = tmp_path / ".knn.npz.starfc-0123abcd.npz"
+    with Workdir.open(tmp_path).locked():
+        writing.write_text("x")
+        with pytest.raises(OutputError, match="in use"), Workdir.open(tmp_path).locked():
+            raise AssertionError
+        assert writing.exists()
 
 
 def test_a_folder_that_cannot_be_used(tmp_path, monkeypatch):

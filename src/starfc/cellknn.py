@@ -12,8 +12,8 @@ In: Features. Out: neighbours and similarities of every row, and the cell order.
 How far is far enough is measured, on queries whose true neighbours are found exactly: if step 3 alone can bring the
 wanted recall, it is taken so far; else it is kept short and followed by rounds of step 4 until the recall is there. If
 the rounds stop helping before that, more cells are ranked and the join goes on from there; if all of that is not
-enough, as for rows without any structure, all pairs are compared after all. Of millions of rows that would take days:
-there the best that was found is returned, with a warning that says what it is.
+enough, as for rows without any structure, all pairs are compared after all. Of millions of rows that would take days,
+or more memory than there is: there the best that was found is returned, with a warning that says what it is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from .celljoin import join_cells
 from .cells import Cells, make_cells
-from .exact import join_exactly
+from .exact import join_exactly, measure_exact_bytes
 from .expansion import expand_lists
 from .features import Features
 from .neighborlists import Lists, offer_back, open_lists
@@ -62,6 +62,7 @@ _FOLLOWED = (1 / 3, 1 / 2, 2 / 3, 1)  # share of a row's neighbours whose neighb
 _LEAST_GAIN = 0.1  # share of what is missing that a round must bring for another one to follow
 _MAPPED_ROWS = 1 << 16  # rows that the lists are turned back into at once
 _MOST_FOR_ALL = 4_000_000  # rows for which all cells may be ranked, or all pairs be compared
+BITS = 2  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
 
 
 def find_neighbors(
@@ -88,8 +89,10 @@ def find_neighbors(
         if search.reached or search.found >= recall:
             return *_finish(search, steps), cells.order
         failed[level] = 1
-    if search is not None and len(store) > _MOST_FOR_ALL:
-        said = "the kNN graph has a recall of %.3f where %g was asked for; more would take days"
+    needed = measure_exact_bytes(len(features), features.dim, k)
+    too_large = steps.limit_bytes is not None and needed > steps.limit_bytes
+    if search is not None and (len(store) > _MOST_FOR_ALL or too_large):
+        said = "the kNN graph has a recall of %.3f where %g was asked for; more would take days, or too much memory"
         _log.warning(said, search.found, recall)
         return *_finish(search, steps), cells.order
     return *join_exactly(features.read, len(features), features.dim, k, steps.progress), cells.order

@@ -126,7 +126,7 @@ def make_cells(features: Features, k: int, seed: int, steps: Steps) -> tuple[Cel
         assign_rows(features.read(start, stop), coarse, patience, ranked[start:stop])
 
     steps.run_tiles(assigned, cut_evenly(n, RANKED_ROWS), assign, "knn: cells")
-    labels, firsts = _split_large(features, np.ascontiguousarray(ranked[:, 0]), cell_rows, seed)
+    labels, firsts = _split_large(features, np.ascontiguousarray(ranked[:, 0]), cell_rows, seed, steps)
     order, starts = sort_by_label(labels)
     kept = steps.open("rows")
     store = kept.array("rows", (n, dim), store_type())
@@ -154,7 +154,7 @@ def _choose_next(k: int) -> int:
     >>> _choose_next(30), _choose_next(80)
     (24, 64)
     """
-    return 4 * k // 5
+    return max(24, 4 * k // 5)
 
 
 def _make_patience(coarse: Coarse, seen: tuple[int, int], seen_by_weak: tuple[int, int]) -> Patience:
@@ -188,6 +188,7 @@ def _train_coarse(features: Features, n_cells: int, seed: int, steps: Steps) -> 
     if not step.is_done(0):
         for start in range(0, len(chosen), _CHUNK_ROWS):
             take(start, min(start + _CHUNK_ROWS, len(chosen)))
+            steps.relieve()
         train()  # in this thread: those of a pool do not know how many threads they may start
         step.mark(0)
     steps.progress("knn: centres", 1, 1)
@@ -222,7 +223,7 @@ def _find_coarse(store: NDArray[Any], starts: NDArray[np.int64], seed: int) -> C
 
 
 def _split_large(
-    features: Features, labels: NDArray[np.int32], cell_rows: int, seed: int
+    features: Features, labels: NDArray[np.int32], cell_rows: int, seed: int, steps: Steps
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Split every cell of too many rows, and number the cells without gaps, those of a split one behind the other.
 
@@ -238,6 +239,7 @@ def _split_large(
         members = order[starts[cell] : starts[cell + 1]]
         parts = _split_members(features, members, cell_rows, (seed, 4, cell))
         part_of[members], n_parts[cell] = parts, parts.max() + 1
+        steps.relieve()
 
     with start_workers() as pool:
         list(pool.map(split, large.tolist()))

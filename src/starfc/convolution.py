@@ -83,9 +83,13 @@ def open_rows(features: Features, scratch: Scratch, progress: Progress = silent)
     if reads_in_place(features):
         values = np.asarray(raw).view(np.uint16) if raw.dtype == np.float16 else np.asarray(raw)
         scales = np.empty(n, dtype=np.float32)
-        run_tiles(n, 8 * TILE_ROWS, lambda start, stop: _measure_scales(values, start, stop, scales), "", silent)
+        scratch.watch(raw)
+
+        def measure(start: int, stop: int) -> None:
+            _measure_scales(values, start, stop, scales)
+
+        run_tiles(n, 8 * TILE_ROWS, measure, "", silent, scratch.relieve)
         if scales.min() > 1 / _FURTHEST_SCALE and scales.max() < _FURTHEST_SCALE:
-            scratch.watch(raw)
             return RowSource(values, scales)
     rows = scratch.array("rows", (n, features.dim), np.float32)
 

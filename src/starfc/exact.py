@@ -70,6 +70,11 @@ def join_exactly(
     return finish_selection(selection)
 
 
+def measure_exact_bytes(n: int, dim: int, k: int) -> int:
+    """Return the memory that comparing all pairs takes, the rows not counted: selections, lists, spans of tiles."""
+    return n * (32 * k + 128) + min(8 * n * dim, 4 << 30)
+
+
 def _choose_tile_rows(n: int) -> int:
     """Return the rows per tile: whole lanes, and few enough that some thousand rows still keep several threads busy."""
     return min(_TILE, -(-n // (8 * LANES)) * LANES)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from . import __version__
 from .atomic import replacing
-from .cellknn import find_neighbors
+from .cellknn import BITS, find_neighbors
 from .errors import InputError
 from .exact import EQUAL_WITHIN, join_exactly, search_rows
 from .features import Features, npz_names, open_npz_array
@@ -121,7 +121,7 @@ def build_knn(
         raise InputError(f"recall ({recall}) must be above 0 and at most 1, the share of neighbours to find")
     if prefers_cells(method, len(features), k, recall):
         wanted = (facts or {}) | {"n": len(features), "dim": features.dim, "k": k, "recall": recall, "seed": seed}
-        steps = Steps(folder, wanted | {"starfc": __version__}, memory, progress)
+        steps = Steps(folder, wanted | {"starfc": __version__, "cells": BITS}, memory, progress)
         graph = KnnGraph(*find_neighbors(features, k, recall=recall, seed=seed, steps=steps))
         steps.let_go()
         return graph
@@ -166,7 +166,9 @@ def join_rows(rows: NDArray[np.float32], k: int, progress: Progress = silent) ->
     return KnnGraph(*join_exactly(lambda start, stop: floats[start:stop], n, dim, k, progress))
 
 
-def measure_recall(features: Features, graph: KnnGraph, *, n_queries: int = 1000, seed: int = 0) -> tuple[float, int]:
+def measure_recall(
+    features: Features, graph: KnnGraph, *, n_queries: int = 1000, seed: int = 0, progress: Progress = silent
+) -> tuple[float, int]:
     """Measure the share of true neighbours that a graph has found, on a sample of rows against all pairs.
 
     Ties with the k-th similarity count as found whichever of them the graph holds.
@@ -181,6 +183,8 @@ def measure_recall(features: Features, graph: KnnGraph, *, n_queries: int = 1000
         Rows sampled; all of them if there are fewer.
     seed : int
         Which rows.
+    progress : callable
+        Called as ``progress("recall", done, total)``.
 
     Returns
     -------
@@ -195,7 +199,13 @@ def measure_recall(features: Features, graph: KnnGraph, *, n_queries: int = 1000
     """
     n, k = graph.neighbors.shape
     drawn = np.sort(np.random.default_rng((seed, 5)).choice(n, size=min(n, n_queries), replace=False))
-    found, similarities = search_rows(features.take(drawn), n, k + 1, features.read)  # a query finds itself too
+
+    def read(start: int, stop: int) -> NDArray[np.float32]:
+        progress("recall", start, n)
+        return features.read(start, stop)
+
+    found, similarities = search_rows(features.take(drawn), n, k + 1, read)  # a query finds itself too
+    progress("recall", n, n)
     # A query that is pushed out by more than k copies of itself may drop any one of them.
     worst = similarities[mark_others(found, drawn)].reshape(len(drawn), k)[:, -1] - EQUAL_WITHIN
     # The listed neighbours are compared anew: what a graph says of their similarity proves nothing.

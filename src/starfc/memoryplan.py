@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import InputError, OutputError
+from .exact import measure_exact_bytes
 from .scratch import measure_private_bytes
 
 SHARE_OF_FREE = 0.8  # of the memory that is free, unless told otherwise
@@ -190,7 +191,7 @@ def _need_for_knn(sizes: Sizes) -> _Need:
     """Return what the search for neighbours takes, the finished lists not counted."""
     n, k, dim = sizes.n, sizes.k, sizes.dim
     if sizes.knn == "exact":
-        return _Need(n * (32 * k + 128) + min(8 * n * dim, 4 << 30), 0)
+        return _Need(measure_exact_bytes(n, dim, k), 0)
     if sizes.knn == "cells":
         # Held: the sample that centres are trained on and some arrays of n. In files: the rows as halves, the ranked
         # cells, and the lists of the last two steps.

@@ -171,7 +171,8 @@ def _rank_around(rows, edges, first, centres, around, next_best, firsts, probes)
             n_listed = n_around
             for j in range(next_best.shape[1]):
                 other = _pick_part(next_best[place, j], firsts, place)
-                if other >= 0 and known[other] != cell:
+                # Named twice where a row has looked into a group twice, by a rounding.
+                if other >= 0 and known[other] != cell and find_place(listed[n_around:n_listed], other) < 0:
                     listed[n_listed], line[n_listed] = other, multiply_row(members[i], centres[other])
                     n_listed += 1
             run_starts[1] = n_listed

@@ -32,6 +32,7 @@ from .tiles import run_tiles
 AGGREGATES = ("max", "mean", "min", "jaccard")
 EDGE_KINDS = ("directed", "mutual")
 _TILE_ROWS = 1024
+_COMPARED = 1 << 24  # intimacies compared at once
 _CELLS_PER_KEY = 32  # of the table that common neighbours are looked up in; it must fit the nearest cache
 _N_FACTORS = 32  # hash functions that are tried to keep the keys of a row apart
 
@@ -122,17 +123,19 @@ def prune_edges(
         return graph
     intimacy = measure_intimacy(graph, aggregate=aggregate, scratch=place)
     kept = place.array("intimate", (len(intimacy),), np.bool_)
-    np.greater(intimacy, np.float32(tau2), out=kept)
+    for start in range(0, len(kept), _COMPARED):
+        np.greater(intimacy[start : start + _COMPARED], np.float32(tau2), out=kept[start : start + _COMPARED])
+        place.relieve()
     return graph.keep(kept, scratch=place, name="refined")
 
 
-def count_surviving(scored: ScoredEdges, tau1: float | None) -> int:
+def count_surviving(scored: ScoredEdges, tau1: float | None, *, scratch: Scratch | None = None) -> int:
     """Return how many edges have a score > tau_1.
 
     >>> count_surviving(ScoredEdges(np.array([[1], [0]], np.int32), np.array([[0.5], [0.9]], np.float32)), 0.5)
     1
     """
-    return int(_count_rows(scored, tau1, Scratch())[-1])
+    return int(_count_rows(scored, tau1, scratch or Scratch())[-1])
 
 
 def parse_edges(scored: ScoredEdges, tau1: float | None, *, scratch: Scratch | None = None) -> EdgeGraph:

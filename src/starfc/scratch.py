@@ -61,6 +61,7 @@ class Scratch:
         self.facts = facts or {}
         self._limit_bytes = limit_bytes
         self._maps: list[mmap.mmap] = []
+        self._named: dict[str, mmap.mmap] = {}
         self._journal: NDArray[np.uint8] = np.zeros(0, np.uint8)
         if folder is not None:
             wanted = json.loads(json.dumps({"boot": identify_boot(), **(facts or {})}))
@@ -84,6 +85,7 @@ class Scratch:
             return np.empty(shape, dtype=dtype)
         mapped = _open_file(self.folder / f"{name}.npy", shape, np.dtype(dtype))
         self.watch(mapped)
+        self._named[name] = self._maps[-1]
         return np.asarray(mapped)
 
     def drop(self, *names: str) -> None:
@@ -91,6 +93,8 @@ class Scratch:
         if self.folder is not None:
             for name in names:
                 (self.folder / f"{name}.npy").unlink(missing_ok=True)
+                dropped = self._named.pop(name, None)  # as long as it is known here, the disk keeps its space
+                self._maps = [mapped for mapped in self._maps if mapped is not dropped]
 
     def start_journal(self, n_units: int) -> None:
         """Read which units an earlier run of the same work has finished."""

@@ -11,7 +11,8 @@ memory. Most scores cannot enter anywhere, so a whole lane of them is first comp
 kernels lock nothing: no two threads may offer to one row at a time.
 
 numba compiles these into the kernels of other files that call them and keeps the result on disk, and does not notice
-when only this file changes: delete `__pycache__` after an edit here. The same holds of rowstore and centres.
+when only this file changes: delete `__pycache__` after an edit here. The same holds of every file whose kernels others
+call: rowstore, halves, lines, centres, neighborlists.
 """
 
 from __future__ import annotations
@@ -62,17 +63,13 @@ def start_selection(n: int, k: int) -> Selection:
     )
 
 
-def finish_selection(
-    selection: Selection, order: NDArray[np.int32] | None = None
-) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+def finish_selection(selection: Selection) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """Return the best of each row, best first; -1 and 0 where a row has fewer than k.
 
     Parameters
     ----------
     selection : Selection
         Of n rows.
-    order : int32 (n,), optional
-        Where in the result each row of the selection goes; in its own place by default.
 
     Returns
     -------
@@ -89,8 +86,7 @@ def finish_selection(
     n = len(selection.counts)
     neighbors = np.empty((n, selection.k), dtype=np.int32)
     similarities = np.empty((n, selection.k), dtype=np.float32)
-    targets = np.arange(n, dtype=np.int32) if order is None else order
-    _unpack_best(selection, targets, neighbors, similarities)
+    _unpack_best(selection, neighbors, similarities)
     return neighbors, similarities
 
 
@@ -254,8 +250,8 @@ def push_tile(selection, scores, rows, columns) -> None:  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True)
-def push_line(selection, line, ids, row, skipped) -> None:  # type: ignore[no-untyped-def]
-    """Offer the scores of one row with the given ids to that row; the place `skipped` is the row itself, -1: none."""
+def _push_line(selection, row, line, first_id):  # type: ignore[no-untyped-def]
+    """Give `row` the candidates first_id, first_id + 1, ..., of which the similarities are in a long line."""
     floors = selection.floors
     for begin in range(0, len(line), LANES):
         floor = floors[row]
@@ -273,17 +269,16 @@ def push_line(selection, line, ids, row, skipped) -> None:  # type: ignore[no-un
             if n_hits == 0:
                 continue
             for j in range(part, part_end):
-                if line[j] >= floor and j != skipped:
-                    offer(selection, row, line[j], ids[j])
+                if line[j] >= floor:
+                    offer(selection, row, line[j], first_id + j)
                     floor = floors[row]
 
 
 @njit(cache=True, nogil=True)
 def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[no-untyped-def]
     """Offer scores[i, j] to row row_start+i as the similarity of id_start+j."""
-    ids = np.arange(id_start, id_start + scores.shape[1])
     for i in range(len(scores)):
-        push_line(selection, scores[i], ids, row_start + i, -1)
+        _push_line(selection, row_start + i, scores[i], id_start)
 
 
 # --- whole lines -----------------------------------------------------------------------------------------------------
@@ -330,13 +325,13 @@ def find_floor(line, most) -> np.float32:  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, parallel=True)
-def _unpack_best(selection, targets, neighbors, similarities):  # type: ignore[no-untyped-def]
-    """Unpack the k best keys of every row, best first, into the row `targets` names; -1 and 0 where there are fewer."""
+def _unpack_best(selection, neighbors, similarities):  # type: ignore[no-untyped-def]
+    """Unpack the k best keys of every row, best first; -1 and 0 where there are fewer."""
     for row in prange(len(selection.counts)):
-        best, target = selection.keys[row], targets[row]
+        best = selection.keys[row]
         n_best = sort_keys(best, selection.counts[row], selection.k)
         for place in range(n_best):
-            neighbors[target, place] = unpack_row(best[place])
-            similarities[target, place] = unpack_similarity(best[place])
-        neighbors[target, n_best:] = -1
-        similarities[target, n_best:] = 0
+            neighbors[row, place] = unpack_row(best[place])
+            similarities[row, place] = unpack_similarity(best[place])
+        neighbors[row, n_best:] = -1
+        similarities[row, n_best:] = 0

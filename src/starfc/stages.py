@@ -1,9 +1,9 @@
 """Stages: how one run of the pipeline gets its graph and its scores, from the work folder or anew.
 
 In: Features, Settings, a model. Out: KnnGraph and ScoredEdges. Keeps the run's clock, notes, memory plan and work
-folder. With a work folder, finished stages are kept there, and the kNN graph and scoring go on behind the last tile
-that a killed run had finished; without one, arrays that do not fit in memory go to a temporary folder that is removed
-in the end.
+folder. With a work folder, finished stages are kept there, and the kNN graph and the scores of a GCN go on behind the
+last tile that a killed run had finished (scores by relations begin anew); without one, arrays that do not fit in memory
+go to a temporary folder that is removed in the end.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ from .relational import load_shipped, score_by_relations
 from .relational_model import SCORERS as RELATIONAL
 from .relational_model import combine_scores, open_network
 from .score import ScoredEdges, score_by_cosine, score_edges
-from .scratch import Scratch, read_facts, remove_scratch
+from .scratch import Scratch, identify_boot, read_facts, remove_scratch
 from .settings import Settings
 from .tiles import run_tiles
 from .workdir import Workdir, digest_arrays, digest_features
@@ -171,7 +172,10 @@ class Run:
             k = settings.n_neighbors
             if ready is not None:
                 if self.workdir.folder is not None:
-                    digest = digest_arrays(neighbors=ready.neighbors, similarities=ready.similarities)
+                    remove_scratch(self.workdir.folder / _KNN_PARTS)  # of a killed run that had none
+                    self.pages.watch(ready.neighbors, ready.similarities)
+                    relieve = self.pages.relieve
+                    digest = digest_arrays(relieve, neighbors=ready.neighbors, similarities=ready.similarities)
                     order = None if ready.order is None else digest_arrays(order=ready.order)
                     self.depends_on |= {"graph": digest, "order": order}
                 return KnnGraph(ready.neighbors[:, :k], ready.similarities[:, :k], ready.order)
@@ -181,7 +185,7 @@ class Run:
                 return build_knn(
                     features, k=k, method=method, recall=recall, seed=seed,
                     folder=self._folder() / _KNN_PARTS if self.plan.in_files else None,
-                    facts=self.depends_on, memory=self.plan.budget_bytes, progress=self.progress,
+                    facts=self.depends_on, memory=self.plan.budget_bytes, progress=self._progress,
                 )  # fmt: skip
 
             graph = self.workdir.stage("knn", self.depends_on, build, save_knn, load_knn)
@@ -192,6 +196,8 @@ class Run:
     def get_scores(self, features: Features, graph: KnnGraph, settings: Settings, model: Model | None) -> ScoredEdges:
         """Return the scored edges, by cosine or by the model."""
         with self.timed("score"):
+            if self.workdir.folder is not None and settings.scorer not in ("gcn", "combined"):
+                remove_scratch(self.workdir.folder / _PARTS)  # of a killed run that had a GCN
             if settings.scorer == "relational":
                 return self._score_relations(features, graph, settings, model)
             if settings.scorer == "cosine" or model is None:
@@ -218,13 +224,9 @@ class Run:
         def save(scored: ScoredEdges, path: Path) -> None:
             opened[0].publish("scores0", path)
 
-        def load(path: Path) -> ScoredEdges:
-            map_npy(path)  # names what is wrong with it
-            return ScoredEdges(graph.neighbors, np.load(path, mmap_mode="c", allow_pickle=False))
-
-        scored = self.workdir.stage("scores", facts, build, save, load, ending=".npy")
-        if self.workdir.folder is not None:
-            remove_scratch(self.workdir.folder / _PARTS)
+        scored = self.workdir.stage("scores", facts, build, save, partial(_load_scores, graph), ending=".npy")
+        if self.plan.in_files:
+            remove_scratch(self._folder() / _PARTS)  # what is mapped of it stays readable
         return scored
 
     def _score_relations(
@@ -243,11 +245,7 @@ class Run:
             with replacing(path) as aside, aside.open("wb") as file:
                 np.save(file, scored.scores, allow_pickle=False)
 
-        def load(path: Path) -> ScoredEdges:
-            map_npy(path)  # names what is wrong with it
-            return ScoredEdges(graph.neighbors, np.load(path, mmap_mode="c", allow_pickle=False))
-
-        return self.workdir.stage(stage, facts, build, save, load, ending=".npy")
+        return self.workdir.stage(stage, facts, build, save, partial(_load_scores, graph), ending=".npy")
 
     @contextmanager
     def pruning(self, scored: ScoredEdges, settings: Settings) -> Iterator[Scratch]:
@@ -255,7 +253,9 @@ class Run:
         if self.workdir.folder is not None:
             remove_scratch(self.workdir.folder / _PRUNING_PARTS)  # of a killed run
         self.pages.relieve(always=self.plan.peak_bytes >= self.plan.budget_bytes)
-        n, n_edges = len(scored.neighbors), count_surviving(scored, settings.tau1)
+        pages = Scratch(limit_bytes=self.plan.budget_bytes)
+        pages.watch(scored.neighbors, scored.scores)
+        n, n_edges = len(scored.neighbors), count_surviving(scored, settings.tau1, scratch=pages)
         held, mapped = measure_pruning(n, n_edges, settings.partition)
         spare = self.plan.measure_spare()
         if held > spare and settings.partition != "components":
@@ -265,7 +265,7 @@ class Run:
                 f" {max(spare, 0) / 1e9:.1f}; raise it or tau1, or use partition 'components'"
             )
         if held + mapped <= spare:
-            yield Scratch()
+            yield pages
             return
         folder = self._folder() / _PRUNING_PARTS
         require_disk(folder.parent, mapped)
@@ -282,7 +282,7 @@ class Run:
         folder = self._folder() / _PARTS
         wanted = json.loads(json.dumps({"starfc": __version__, **facts}))
         left = read_facts(folder) or {}
-        same = {name: left.get(name) for name in wanted} == wanted
+        same = left.get("boot") == identify_boot() and {name: left.get(name) for name in wanted} == wanted
         columns = left.get("columns") if same else self.plan.columns
         return Scratch(folder, facts=wanted | {"columns": columns}, limit_bytes=limit)
 
@@ -307,6 +307,12 @@ def measure_sizes(
     )
 
 
+def _load_scores(graph: KnnGraph, path: Path) -> ScoredEdges:
+    """Open scores that were kept, as a map of which nothing is written back."""
+    map_npy(path)  # names what is wrong with it
+    return ScoredEdges(graph.neighbors, np.load(path, mmap_mode="c", allow_pickle=False))
+
+
 def _is_mapped(array: Any) -> bool:  # noqa: ANN401
     """Tell whether an array is a memory map or a view of one."""
     while isinstance(array, np.ndarray):
@@ -317,5 +323,7 @@ def _is_mapped(array: Any) -> bool:  # noqa: ANN401
 
 
 def _count_kept_bytes(folder: Path) -> int:
-    """Return the size of what earlier runs left in a work folder, which this one replaces."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    """Return the size of what earlier runs left in a work folder, which this one replaces; other files may be there."""
+    ours = (path for stage in ("knn", "scores", "relations", "pruning") for path in folder.glob(f"{stage}.*"))
+    files = (file for path in ours for file in ([path] if path.is_file() else path.rglob("*")))
+    return sum(file.stat().st_size for file in files if file.is_file())

@@ -44,12 +44,12 @@ class Steps:
     progress: Progress = silent
     _open: list[Scratch] = field(default_factory=list)
 
-    def open(self, name: str, **facts: Any) -> Scratch:  # noqa: ANN401
-        """Return the scratch of a step that depends on the given facts too."""
+    def open(self, name: str) -> Scratch:
+        """Return the scratch of a step."""
         folder = None if self.folder is None else self.folder / name
         if folder is not None:
             self._open = [scratch for scratch in self._open if scratch.folder != folder]
-        scratch = Scratch(folder, facts=self.facts | facts)
+        scratch = Scratch(folder, facts=self.facts)
         self._open.append(scratch)
         return scratch
 

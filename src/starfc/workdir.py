@@ -43,13 +43,12 @@ class Workdir:
 
     @classmethod
     def open(cls, folder: str | Path | None) -> Workdir:
-        """Make the folder if it is not there, and clear it of what killed runs had begun."""
+        """Make the folder if it is not there."""
         if folder is None:
             return cls(None)
         path = Path(folder)
         try:
             path.mkdir(parents=True, exist_ok=True)
-            remove_leftovers(path)
         except OSError as error:
             raise OutputError(
                 f"work folder {path} cannot be used: {error.strerror}; choose another --workdir"
@@ -60,7 +59,7 @@ class Workdir:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep other runs out of the folder while the block runs."""
+        """Keep other runs out of the folder while the block runs, and clear it of what killed ones had begun."""
         if self.folder is None:
             yield
             return
@@ -71,6 +70,7 @@ class Workdir:
                 raise OutputError(
                     f"work folder {self.folder} is in use by another run; wait for it or choose another --workdir"
                 ) from None
+            remove_leftovers(self.folder)
             yield
 
     def stage(
@@ -104,9 +104,9 @@ def digest_features(features: Features, progress: Progress = silent, after: Call
     return _digest_rows(features.raw, progress, after)
 
 
-def digest_arrays(**arrays: Any) -> str:  # noqa: ANN401
-    """Return a digest of named arrays."""
-    named = " ".join(f"{name} {_digest_rows(arrays[name])}" for name in sorted(arrays))
+def digest_arrays(after: Callable[[], None] | None = None, /, **arrays: Any) -> str:  # noqa: ANN401
+    """Return a digest of named arrays. Calls `after` per block."""
+    named = " ".join(f"{name} {_digest_rows(arrays[name], after=after)}" for name in sorted(arrays))
     return hashlib.sha256(named.encode()).hexdigest()
 
 

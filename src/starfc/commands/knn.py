@@ -32,7 +32,7 @@ def knn(
     from ..features import load_features
     from ..knn import build_knn, measure_recall, save_knn
     from ..pipeline import peak_rss_gb
-    from ..scratch import remove_scratch
+    from ..scratch import Scratch, remove_scratch
     from ..threads import limited_threads
     from ..workdir import Workdir, digest_features
 
@@ -46,19 +46,26 @@ def knn(
         kept = Workdir.open(workdir)
         stack.enter_context(kept.locked())
         folder, facts = None, {}
+        memory = int(memory_gb * 1e9) if memory_gb is not None else None
+        pages = Scratch(limit_bytes=memory)
+        pages.watch(rows.raw)
+
+        def report(stage: str, done: int, total: int) -> None:
+            bars.report(stage, done, total)
+            pages.relieve()
+
         if kept.folder is not None:
-            folder, facts = kept.folder / "knn.parts", {"features": digest_features(rows, bars.report)}
+            folder, facts = kept.folder / "knn.parts", {"features": digest_features(rows, report)}
         elif memory_gb is not None:
             folder = stack.enter_context(temporary_folder(output)) / "knn.parts"
-        rows.check(bars.report)
-        memory = int(memory_gb * 1e9) if memory_gb is not None else None
+        rows.check(report)
         graph = build_knn(
             rows, k=k, method=knn, recall=recall, seed=seed, folder=folder, facts=facts, memory=memory,
-            progress=bars.report,
+            progress=report,
         )  # fmt: skip
         seconds = time.perf_counter() - started
         save_knn(graph, output)
-        measured, n_sampled = measure_recall(rows, graph, seed=seed)
+        measured, n_sampled = measure_recall(rows, graph, seed=seed, progress=report)
         if folder is not None:
             remove_scratch(folder)
     figures = {
