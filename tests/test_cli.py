@@ -71,6 +71,8 @@ def test_help_and_version(run):
         ["cluster", "x.npy", "-o", "y.npy", "--aggregate", "median"],
         ["cluster", "x.npy", "-o", "y.npy", "--threads", "0"],
         ["cluster", "x.npy", "-o", "y.npy", "--recall", "1.5"],
+        ["cluster", "x.npy", "-o", "y.npy", "--memory-gb", "nan"],
+        ["knn", "x.npy", "-o", "y.npz", "--memory-gb", "inf"],
         ["evaluate", "a.npy", "b.npy", "c.npy"],
         ["evaluate", "a.npy", "b.npy", "--frob"],
     ],
@@ -100,12 +102,22 @@ def test_cluster(run, faces_file, tmp_path):
         assert scores["pairwise"]["f"] == scores["bcubed"]["f"] == 1
 
 
+def test_inputs_are_not_written_over(run, faces_file, tmp_path):
+    before = faces_file.read_bytes()
+    table = tmp_path / "who.csv"
+    for options in (["-o", faces_file], ["-o", table, "--details", table]):
+        outcome = run("cluster", faces_file, *options)
+        assert outcome.code == 1 and outcome.out == ""
+        assert "which this run also needs; give another name" in outcome.err
+    assert faces_file.read_bytes() == before and not table.exists()
+
+
 def test_cluster_in_words(run, faces_file, tmp_path):
     outcome = run("cluster", faces_file, "-o", tmp_path / "who.npy")
     assert outcome.code == 0
     assert outcome.out.startswith("60 faces -> ")
     assert outcome.out.count("\n") == 1
-    assert outcome.err.startswith("note: edges are scored by the shipped relational model; 59 neighbours")
+    assert "note: edges are scored by the shipped relational model; 59 neighbours" in outcome.err
 
 
 def test_cluster_with_a_work_folder(run, faces_file, tmp_path):

@@ -66,6 +66,8 @@ def test_a_chain_of_people_is_named(share):
     (sentence,) = warn(rows, joined)
     assert sentence.startswith(f"the largest cluster holds {100 * share:.0f} % of all faces")
     assert "--prefer precision" in sentence
+    (sentence,) = find_warnings(Features(rows), joined, list_nearest(rows), by_relations=False)
+    assert "try a higher --tau1" in sentence
 
 
 def test_faces_that_are_all_alone():

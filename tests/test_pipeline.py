@@ -154,6 +154,8 @@ def test_ready_made_graph_gives_the_same_labels(tmp_path):
         starfc.cluster(rows, k=31, knn_graph=graph)
     with pytest.raises(InputError, match="480 rows for 100 faces"):
         starfc.cluster(rows[:100], k=20, knn_graph=graph)
+    with pytest.raises(InputError, match="of other faces or in another order"):
+        starfc.cluster(rows[::-1], k=20, knn_graph=graph)
 
 
 def test_workdir_is_reused_and_never_mistaken(tmp_path, monkeypatch):

@@ -37,6 +37,13 @@ def require_writable(target: Path) -> None:
         raise OutputError(f"output {target} is a device or pipe, which cannot be replaced; give a file name")
 
 
+def require_apart(target: Path, *others: Path | None) -> None:
+    """Refuse to write over what the same run reads or writes."""
+    for other in others:
+        if other is not None and target.resolve() == other.resolve():
+            raise OutputError(f"output {target} would replace {other}, which this run also needs; give another name")
+
+
 def require_picture_ending(target: Path) -> None:
     """Refuse a file name that is no picture, before any work is done for it."""
     if target.suffix.lower() not in PICTURE_ENDINGS:

@@ -29,7 +29,9 @@ from .steps import Steps, cut_evenly
 from .workers import get_buffer
 
 _BLOCK_ROWS = 16384
-_LINE_NUMBERS = 1 << 25  # products held at once, up to a column of probes
+# Products held at once, up to a column of probes. They lead all over the store: of 12 million rows some GB of pages are
+# touched for them, before any can be let go of.
+_LINE_NUMBERS = 1 << 24
 
 ChooseProbes = Callable[[int, int], NDArray[np.int32]]
 
@@ -78,6 +80,7 @@ def join_cells(
             lines = get_buffer(int(totals[columns].sum()))
             some = np.ascontiguousarray(probes[:, columns])  # else the kernel is compiled for both layouts
             _join_block(store, cells.order, places, cells.starts, rows, some, start, lines, here)
+            steps.relieve()
 
     steps.run_tiles(scratch, cut_evenly(n, _BLOCK_ROWS), join, "knn: join")
     return lists

@@ -99,7 +99,9 @@ def measure_sureness(labels: NDArray[np.int64], scored: ScoredEdges) -> Sureness
     return Sureness(right / n_together if n_together else 1.0, right / likely if likely else 1.0)
 
 
-def find_warnings(features: Features, labels: NDArray[np.int64], scored: ScoredEdges, *, seed: int = 0) -> list[str]:
+def find_warnings(
+    features: Features, labels: NDArray[np.int64], scored: ScoredEdges, *, by_relations: bool = True, seed: int = 0
+) -> list[str]:
     """Say what looks wrong, one sentence each.
 
     Parameters
@@ -110,6 +112,8 @@ def find_warnings(features: Features, labels: NDArray[np.int64], scored: ScoredE
         What came out.
     scored : ScoredEdges
         (n, k); each list begins with the nearest face.
+    by_relations : bool
+        Whether the scorer is the one that `--prefer` works with; else thresholds are advised.
     seed : int
         Which faces are looked at.
 
@@ -134,9 +138,12 @@ def find_warnings(features: Features, labels: NDArray[np.int64], scored: ScoredE
     rows = features.take(faces)
     strangers = _average_pairs(rows)
     nearest = _compare_nearest(features, scored, faces, rows)
+    stricter, looser = (
+        ("--prefer precision", "--prefer recall") if by_relations else ("a higher --tau1", "a lower --tau1")
+    )
     found = (
-        _judge_largest(features, labels, strangers, float(np.median(nearest)), rng),
-        _judge_alone(labels, strangers),
+        _judge_largest(features, labels, strangers, float(np.median(nearest)), stricter, rng),
+        _judge_alone(labels, strangers, looser),
         _judge_copies(nearest, len(labels)),
         _judge_kinds(features, faces, rows, labels[faces]),
     )
@@ -165,7 +172,12 @@ def _compare_nearest(
 
 
 def _judge_largest(
-    features: Features, labels: NDArray[np.int64], strangers: float, nearest: float, rng: np.random.Generator
+    features: Features,
+    labels: NDArray[np.int64],
+    strangers: float,
+    nearest: float,
+    advice: str,
+    rng: np.random.Generator,
 ) -> str:
     """Tell of a large cluster whose faces are hardly more alike than strangers."""
     ids, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -181,11 +193,11 @@ def _judge_largest(
     return (
         f"the largest cluster holds {100 * share:.0f} % of all faces, and two of them are hardly more alike than"
         f" strangers (mean cosine {cohesion:.2f}, nearest neighbours {nearest:.2f}): several people are probably"
-        " joined; try --prefer precision"
+        f" joined; try {advice}"
     )
 
 
-def _judge_alone(labels: NDArray[np.int64], strangers: float) -> str:
+def _judge_alone(labels: NDArray[np.int64], strangers: float, advice: str) -> str:
     """Tell of a collection in which hardly anybody has a second face."""
     sizes = np.unique(labels[labels >= 0], return_counts=True)[1]
     share = (sizes == 1).sum() / len(labels)
@@ -198,7 +210,7 @@ def _judge_alone(labels: NDArray[np.int64], strangers: float) -> str:
         )
     return (
         f"{100 * share:.0f} % of the faces are alone: either hardly anybody is in it twice, or these are not vectors of"
-        " one face embedder; try --prefer recall to see the next likely pairs"
+        f" one face embedder; try {advice} to see the next likely pairs"
     )
 
 

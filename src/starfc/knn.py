@@ -29,6 +29,8 @@ from .steps import Steps
 METHODS = ("auto", "exact", "cells")
 _EXACT_UP_TO = 24_000  # rows up to which all pairs are faster than cells (measured, d = 256)
 _FEWEST_FOR_CELLS = 2_048  # fewer rows are joined exactly whatever was asked
+_COMPARED_ROWS = 200  # of a ready-made graph, with the features
+_SAME_WITHIN = 0.05  # similarities may have been rounded, or be of features before they were
 
 
 @dataclass(frozen=True)
@@ -214,6 +216,24 @@ def measure_recall(
         rows = features.take(np.append(listed[listed >= 0], row))
         n_found += int((rows[:-1] @ rows[-1] >= least).sum())
     return n_found / (len(drawn) * k), len(drawn)
+
+
+def require_same_faces(features: Features, graph: KnnGraph) -> None:
+    """Refuse a ready-made graph of other faces: some rows and their first neighbours are compared anew."""
+    if graph.n != len(features):
+        raise InputError(f"the kNN graph has {graph.n} rows for {len(features)} faces; build it from these features")
+    rows = np.unique(np.linspace(0, graph.n - 1, _COMPARED_ROWS).astype(np.int64))
+    first = np.asarray(graph.neighbors[rows, 0]).astype(np.int64)
+    rows, first = rows[first >= 0], first[first >= 0]
+    if len(rows) == 0:
+        return
+    measured = np.einsum("nd,nd->n", features.take(rows), features.take(first))
+    apart = float(np.median(np.abs(measured - graph.similarities[rows, 0])))
+    if apart > _SAME_WITHIN:
+        raise InputError(
+            f"the kNN graph's similarities differ from those of the features by {apart:.2f} (half of {len(rows)} rows"
+            " by more): it is of other faces or in another order; build it from these features"
+        )
 
 
 def require_k(k: int, n: int) -> None:

@@ -279,6 +279,6 @@ def _require(sizes: Sizes, needed: int, budget: int) -> None:
     """Refuse what cannot be kept within the budget."""
     if needed > budget:
         raise InputError(
-            f"{sizes.n} faces with {sizes.k} neighbours each need about {needed / 1e9:.1f} GB, more than memory_gb"
+            f"{sizes.n} faces with {sizes.k} neighbours each need about {needed / 1e9:.3g} GB, more than memory_gb"
             f" ({budget / 1e9:.3g}); raise it or use a smaller k"
         )

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from .constraints import Constraints, apply_constraints, load_constraints
 from .errors import InputError
 from .features import Features, as_features
-from .knn import KnnGraph, load_knn
+from .knn import KnnGraph, load_knn, require_same_faces
 from .labels import save_labels
 from .model import Model, load_model
 from .partition import partition_graph
@@ -210,10 +210,8 @@ def cluster(
     features = as_features(X)
     loaded = load_model(model) if isinstance(model, str | Path) else model
     graph = load_knn(knn_graph, n_expected=len(features)) if isinstance(knn_graph, str | Path) else knn_graph
-    if graph is not None and len(graph.neighbors) != len(features):
-        raise InputError(
-            f"the kNN graph has {len(graph.neighbors)} rows for {len(features)} faces; build it from these features"
-        )
+    if graph is not None:
+        require_same_faces(features, graph)
     corrections = (
         load_constraints(constraints, n_faces=len(features)) if isinstance(constraints, str | Path) else constraints
     )

@@ -57,22 +57,26 @@ def cluster(
     **settings: Any,  # noqa: ANN401
 ) -> None:  # fmt: skip
     """Group FEATURES by person and write one label per face to OUT."""
-    from ..atomic import remove_leftovers_of, require_writable
+    from ..atomic import remove_leftovers_of, require_apart, require_writable
     from ..features import load_features
     from ..labels import require_label_ending
     from ..pipeline import cluster as run
 
     require_label_ending(output)
     require_writable(output)
+    inputs = features, settings["knn_graph"], settings["constraints"]
+    require_apart(output, *inputs)
     _require_free(output, corrected=settings["constraints"] is not None)
     remove_leftovers_of(output)
     if report is not None:
         require_writable(report)
+        require_apart(report, output, *inputs)
     if details is not None:
         from ..details import require_ending
 
         require_ending(details)
         require_writable(details)
+        require_apart(details, output, report, *inputs)
     with progress_bars() as bars:
         rows = load_features(features, dim=dim)
         result = run(rows, progress=bars.report, say=bars.say, beside=output, **settings)
@@ -108,8 +112,10 @@ def judge_result(result: Clusters, rows: Features, seed: int) -> dict[str, Any]:
     """Return what looks wrong with a result and, where scores are probabilities, how sure it is of itself."""
     from ..guardrails import find_warnings, measure_sureness
 
-    judged: dict[str, Any] = {"warnings": find_warnings(rows, result.labels, result.scored, seed=seed)}
-    if result.settings.scorer == "relational":
+    by_relations = result.settings.scorer == "relational"
+    warnings = find_warnings(rows, result.labels, result.scored, by_relations=by_relations, seed=seed)
+    judged: dict[str, Any] = {"warnings": warnings}
+    if by_relations:
         judged["sureness"] = asdict(measure_sureness(result.labels, result.scored))
     return judged
 

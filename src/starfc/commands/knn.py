@@ -28,7 +28,7 @@ def knn(
     """Build the kNN graph of FEATURES."""
     import time
 
-    from ..atomic import remove_leftovers_of, require_writable, temporary_folder
+    from ..atomic import remove_leftovers_of, require_apart, require_writable, temporary_folder
     from ..features import load_features
     from ..knn import build_knn, measure_recall, save_knn
     from ..pipeline import peak_rss_gb
@@ -39,6 +39,7 @@ def knn(
     if output.suffix.lower() != ".npz":
         raise InputError(f"output {output} ends in '{output.suffix}'; a kNN graph is written as .npz")
     require_writable(output)
+    require_apart(output, features)
     remove_leftovers_of(output)
     rows = load_features(features, dim=dim)
     with progress_bars() as bars, limited_threads(threads), ExitStack() as stack:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +16,20 @@ if TYPE_CHECKING:
     from ..terminal import ProgressBars
 
 Command = Callable[..., None]
-SHARE = click.FloatRange(0, 1, min_open=True)
-MEMORY = click.FloatRange(min=0, min_open=True)
+
+
+class _FiniteRange(click.FloatRange):
+    """A range of numbers, of which NaN and infinity are none."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
+SHARE = _FiniteRange(0, 1, min_open=True)
+MEMORY = _FiniteRange(min=0, min_open=True)
 
 
 def common_options(command: Command) -> Command:
