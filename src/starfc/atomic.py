@@ -40,7 +40,8 @@ def require_writable(target: Path) -> None:
 def require_apart(target: Path, *others: Path | None) -> None:
     """Refuse to write over what the same run reads or writes."""
     for other in others:
-        if other is not None and target.resolve() == other.resolve():
+        # Not Path.resolve, which fails on links that lead to themselves; whoever reads such a file says so.
+        if other is not None and os.path.realpath(target) == os.path.realpath(other):
             raise OutputError(f"output {target} would replace {other}, which this run also needs; give another name")
 
 
