@@ -135,7 +135,7 @@ def join_blocks(features: Features, people: NDArray[np.int64], k: int, seed: int
         block = join_rows(rows, min(k - n_far, len(members) - 1))
         # far ones from other blocks, so that no face is listed twice
         far = order[(start + BLOCK_ROWS + rng.integers(0, n - 2 * BLOCK_ROWS, (len(members), 3 * n_far))) % n]
-        far = np.array([np.unique(row)[:n_far] for row in far])
+        far = np.array([row[np.sort(np.unique(row, return_index=True)[1])][:n_far] for row in far])
         drawn = features.take(far.ravel()).reshape(*far.shape, -1)
         both = np.concatenate([block.similarities, np.einsum("id,ijd->ij", rows, drawn)], axis=1)
         ids = np.concatenate([members[block.neighbors], far], axis=1)

@@ -57,6 +57,8 @@ def write_inputs(folder: Path, faces: int, k: int, dim: int, hidden: int, seed: 
     model.save(folder / "model")
     for knn in ("exact", "exact", "cells"):  # compiles what the forks will need, to build and to load
         starfc.cluster(rows[:3000], model=model, knn=knn, workdir=folder / f"warm-{knn}")
+    for _ in range(2):
+        starfc.cluster(rows[:3000], scorer="relational", workdir=folder / "warm-relational")
 
 
 def fork(work: Callable[[], None], log: Path) -> int:

@@ -8,7 +8,7 @@ Every world is drawn, its kNN graph built with the k that `choose_k` takes, and 
 Worlds 0 to 159 have 1,000 to 9,000 faces, 160 to 209 60 to 3,000, and in one of ten of these nobody has two faces: a
 model that has never seen this takes strangers for matches there. Worlds 210 to 249 are filled by 1 to 20 people: a
 model that has hardly seen this tears them apart. Worlds from 900 on are never trained on. The features of the edges of
-each world are kept in `--cache`, so that an interrupted run goes on.
+each world are kept in `--cache`, under the version of the code that described them, so that an interrupted run goes on.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from starfc.features import Features
-from starfc.relational import RelationalModel
+from starfc.relational import RelationalModel, predict_log_odds
 from starfc.relational_training import EdgeSample, fit_network, sample_edges
+from unsupervised import name_code
 from worlds import draw_crowded_world, draw_small_world, draw_world
 
 _FIRST_SMALL, _FIRST_CROWDED, _FIRST_TEST = 160, 210, 900
@@ -43,18 +44,18 @@ embedder (`relations.py`). Used by `starfc cluster FEATURES -o OUT` where no mod
 
 def describe_world(seed: int, cache: Path) -> EdgeSample:
     """Return the described edges of a world, from the cache where they are."""
-    path = cache / f"{seed}.npz"
+    path = cache / name_code() / f"{seed}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as kept:
-            return EdgeSample(kept["relations"], kept["targets"])
+            return EdgeSample(kept["relations"], kept["targets"], float(kept["least"]))
     draw = draw_world
     if _FIRST_SMALL <= seed < _FIRST_TEST:
         draw = draw_small_world if seed < _FIRST_CROWDED else draw_crowded_world
     rows, labels, _ = draw(seed)
     sample = sample_edges(Features(rows), labels, n_edges=6_000, seed=seed)
-    cache.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".part.npz")
-    np.savez(aside, relations=sample.relations, targets=sample.targets)
+    np.savez(aside, relations=sample.relations, targets=sample.targets, least=sample.least)
     aside.replace(path)
     return sample
 
@@ -64,7 +65,8 @@ def check(model: RelationalModel, seeds: range, cache: Path) -> None:
     print("| world | mean probability | share of matches | log loss |\n|---|---|---|---|")
     for seed in seeds:
         sample = describe_world(seed, cache)
-        p = np.clip(1 / (1 + np.exp(-model.predict(sample.relations).astype(np.float64))), 1e-6, 1 - 1e-6)
+        log_odds = predict_log_odds(model, sample.relations, sample.least).astype(np.float64)
+        p = np.clip(1 / (1 + np.exp(-log_odds)), 1e-6, 1 - 1e-6)
         loss = -np.mean(np.where(sample.targets > 0, np.log(p), np.log(1 - p)))
         print(f"| {seed} | {p.mean():.3f} | {sample.targets.mean():.3f} | {loss:.3f} |", flush=True)
 

@@ -88,7 +88,8 @@ def average(tables: list[list[dict]]) -> str:
     for rows in zip(*tables, strict=True):
         done = [row for row in rows if row["status"] == "done"]
         if len(done) < len(rows):
-            lines.append(f"| {rows[0]['title']} | {rows[0]['status']} | | | |")
+            failed = next(row["status"] for row in rows if row["status"] != "done")
+            lines.append(f"| {rows[0]['title']} | {failed} | | | |")
             continue
         cells = []
         for kind in ("pairwise", "bcubed"):
@@ -112,10 +113,13 @@ def main() -> None:
     parser.add_argument("--people", type=int, default=1_500)
     parser.add_argument("--seed", type=int, default=0)
     options, more = parser.parse_known_args()
-    parts = options.output / "data"
+    # data of other settings is other data, with other folders for what is made of it
+    about = {"fiw": (options.folds, options.seed), "lfw": (), "synthetic": (options.faces, options.people)}
+    parts = options.output / "-".join(["data", *map(str, about[options.which])])
     if options.which == "fiw":
         pairs = split_folds(options.data, parts, options.folds, options.seed)
-        tables = [run_table(*pair, options.output / f"fold{fold}", more) for fold, pair in enumerate(pairs)]
+        folders = [options.output / f"fold{fold}of{options.folds}-{options.seed}" for fold in range(options.folds)]
+        tables = [run_table(*pair, folder, more) for pair, folder in zip(pairs, folders, strict=True)]
         text = average(tables)
         (options.output / "folds.md").write_text(text + "\n")
         print(text)

@@ -156,9 +156,10 @@ def test_the_best_proposal_takes_a_face_first():
 
     proposals = Proposals(np.array([0, 3, 6]), np.array([0, 1, 2, 2, 3, 4], np.int32))
     stays = np.array([True, True, True, True, True, False])
-    evidence = Evidence(proposals, np.array([0.2, 0.9], np.float32), stays, 6)
+    evidence = Evidence(proposals, np.array([0.2, 0.9], np.float32), np.array([0.5, 0.2], np.float32), stays, 6)
     assert cluster_evidence(evidence, segment=False).tolist() == [0, 0, 1, 1, 1, -1]
     assert cluster_evidence(evidence, segment=True).tolist() == [0, 0, 1, 1, -1, -1]
+    assert cluster_evidence(evidence, segment=True, mixed=(0.3, 0.7)).tolist() == [0, 0, 1, 1, 1, -1]
     assert cluster_evidence(evidence, segment=False, least=0.5).tolist() == [-1, -1, 1, 1, 1, -1]
 
 
@@ -184,4 +185,13 @@ def test_confidence_leaves_padding_and_strangers_out():
     graph = KnnGraph(
         np.array([[1, -1], [0, 2], [1, 0]], np.int32), np.array([[0.8, 0], [0.8, 0.4], [0.4, 0.2]], np.float32)
     )
-    assert np.allclose(measure_confidence(graph, np.array([5, 5, -1])), [0.8, 0.2, -0.3])
+    assert np.allclose(measure_confidence(graph, np.array([5, 5, -1])), [0.8, 0.8, -0.3])
+
+
+def test_overlaps_take_any_label_and_leave_the_unknown_out():
+    from starfc.baselines.proposals import Proposals, measure_overlap
+
+    proposals = Proposals(np.array([0, 3, 6]), np.array([0, 1, 2, 3, 4, 5], np.int32))
+    labels = np.array([10**17, 10**17, -1, 10**17, 7, 7])
+    iou, iop = measure_overlap(proposals, labels)
+    assert np.allclose(iou, [2 / 3, 2 / 3]) and np.allclose(iop, [1, 2 / 3])

@@ -35,11 +35,23 @@ def draw_pairs(labels, n, seed=0):
 def test_sums_are_those_of_the_metrics():
     rng = np.random.default_rng(0)
     labels, clusters = rng.integers(0, 9, 80), rng.integers(0, 12, 80)
-    labels[:5] = -1
-    known = labels >= 0
-    scores = evaluate(labels[known], clusters[known])
+    scores = evaluate(labels, clusters)
     expected = (scores.pairwise.f + scores.bcubed.f) / 2
     assert _combine(_sum_up(clusters, labels).sum(axis=0)) == pytest.approx(expected)
+
+
+def test_links_to_unknown_faces_are_estimated():
+    """Of people drawn at random the sums expect what all people together have, where mistakes are as common."""
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(2000), 4)
+    clusters = labels // 2  # every cluster holds two people
+    scores = evaluate(labels, clusters)
+    whole = (scores.pairwise.f + scores.bcubed.f) / 2
+    known = np.where(np.isin(labels, rng.permutation(2000)[:1000]), labels, -1)
+    seen = evaluate(labels[known >= 0], clusters[known >= 0])
+    assert (seen.pairwise.f + seen.bcubed.f) / 2 > whole + 0.05  # what counting the known faces only would say
+    sums = _sum_up(clusters, known).sum(axis=0)
+    assert 2 * sums[0] / (sums[1] + sums[2]) == pytest.approx(scores.pairwise.f, abs=0.02)
 
 
 def test_sums_of_pairs_are_a_plain_count():
@@ -56,12 +68,10 @@ def test_the_choice_is_the_best_of_all_settings(faces):
     clusters = starfc.cluster(rows, model=found.model, threads=1)
     assert (clusters.settings.tau1, clusters.settings.partition) == (found.tau1, found.partition)
     judged = known >= 0
-    scores = evaluate(known[judged], clusters.labels[judged])
-    assert found.f == pytest.approx((scores.pairwise.f + scores.bcubed.f) / 2)
+    assert found.f == pytest.approx(_combine(_sum_up(clusters.labels, known).sum(axis=0)))
     for tau1 in (0.3, 0.6, 0.9):
         other = clusters.rethreshold(tau1=tau1).labels
-        scores = evaluate(known[judged], other[judged])
-        assert found.f >= (scores.pairwise.f + scores.bcubed.f) / 2 - 1e-12
+        assert found.f >= _combine(_sum_up(other, known).sum(axis=0)) - 1e-12
     assert 0 < found.f_low <= found.f_high <= 1
     assert found.n_known == len(np.unique(known[judged]))
     assert found.model.config.training["calibration"]["n_known"] == found.n_known
@@ -118,6 +128,8 @@ def test_on_the_command_line(faces, tmp_path, kind):
     [
         (np.zeros(7, np.int64), "7 labels were given for 500 faces"),
         (np.where(np.arange(500) < 3, np.arange(500), -1), "3 people or pairs are known"),
+        (np.array([[0, at, 1] for at in range(1, 60)]), "all 59 pairs are of the same person"),
+        (np.array([[0, at, 0] for at in range(1, 60)]), "all 59 pairs are of two people"),
         (np.array([[0, 500, 1]]), "rows from 0 to 499"),
         (np.array([[3, 3, 1]]), "two different rows"),
         (np.array([[3, 4, 2]]), "must be 1"),

@@ -12,11 +12,14 @@ from starfc.steps import Steps
 EMPTY = np.empty((0, 1), np.float32)
 
 
+def make_cells(starts, order):
+    coarse = Coarse(EMPTY, np.empty(0, np.int32), EMPTY, np.zeros(1, np.int64))
+    return Cells(order, np.asarray(starts), coarse, np.empty((len(order), 0), np.int32), np.zeros(1, np.int64))
+
+
 def join(rows, starts, probes, k, order, before=None):
     """Join rows of which cell i is starts[i]..starts[i+1]; order says which row stands at each place."""
-    coarse = Coarse(EMPTY, np.empty(0, np.int32), EMPTY, np.zeros(1, np.int64))
-    cells = Cells(order, np.asarray(starts), coarse, np.empty((len(order), 0), np.int32), np.zeros(1, np.int64))
-    steps = Steps()
+    cells, steps = make_cells(starts, order), Steps()
     choose = lambda start, stop: probes[start:stop]  # noqa: E731
     return celljoin.join_cells(rows[order], cells, choose, before, k, steps.open("join"), steps)
 
@@ -73,6 +76,34 @@ def test_the_join_equals_a_search(seed, n_cells, n_probes, k, block_rows, n_numb
             assert (lists.places[place, size:] == -1).all() and (lists.similarities[place, size:] == 0).all()
             products = stored[expected] @ stored[place]
             np.testing.assert_allclose(lists.similarities[place, :size], products, atol=1e-5, rtol=1e-5)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 999), st.integers(1, 6), st.integers(1, 5), st.integers(1, 12), st.sampled_from([2, 9, 4096]))
+def test_some_are_joined_and_the_others_stay(seed, n_cells, n_probes, k, block_rows):
+    rng = np.random.default_rng(seed)
+    starts = np.concatenate(([0], np.cumsum(rng.integers(1, 9, n_cells))))
+    n = int(starts[-1])
+    rows = rng.standard_normal((n, 5)).astype(np.float32)
+    order = rng.permutation(n).astype(np.int32)
+    probes = draw_probes(rng, n, n_cells, n_probes)
+    some = np.flatnonzero(rng.random(n) < 0.4)
+    before = join(rows, starts, draw_probes(rng, n, n_cells, 1), k, order)
+    expected = join(rows, starts, probes, k, order, before)  # tested above
+    stored, steps = rows[order], Steps()
+    place_of = {tuple(row): place for place, row in enumerate(stored)}
+
+    def choose(chosen):
+        return probes[[place_of[tuple(row)] for row in chosen]].reshape(-1, n_probes)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(celljoin, "_BLOCK_ROWS", block_rows)
+        cells = make_cells(starts, order)
+        lists = celljoin.join_some(stored, cells, some, choose, before, steps.open("join"), steps)
+    is_joined = np.isin(np.arange(n), some)
+    for part, whole, old in zip(lists, expected, before, strict=True):
+        np.testing.assert_allclose(part[is_joined], whole[is_joined], atol=1e-6)
+        assert (part[~is_joined] == old[~is_joined]).all()
 
 
 @pytest.mark.parametrize("n", [2, 300, 700])

@@ -83,7 +83,7 @@ def test_any_effort_gets_there(faces, monkeypatch, effort):
 
 
 def test_all_pairs_are_the_last_resort(faces, monkeypatch):
-    be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1)], n_next=1)
+    be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1, 1)], n_next=1)
     graph = build(faces, k=16, recall=0.97)
     assert (graph.neighbors == join_rows(faces, 16).neighbors).mean() > 0.999
     assert measure_recall(Features(faces), graph)[0] == 1
@@ -91,8 +91,9 @@ def test_all_pairs_are_the_last_resort(faces, monkeypatch):
 
 
 def test_of_too_many_rows_the_best_that_was_found_is_returned(faces, tmp_path, monkeypatch, caplog):
-    be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1), cellknn._EFFORTS[2]], n_next=1)
+    be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1, 1), cellknn._EFFORTS[2]], n_next=1)
     monkeypatch.setattr(cellknn, "_MOST_FOR_ALL", 5000)
+    monkeypatch.setattr(cellknn, "_MOST_EXACT_BYTES", 1000)
     graph = build(faces, k=16, recall=0.97)
     check_graph(graph, faces)
     share, _ = measure_recall(Features(faces), graph)
@@ -105,7 +106,7 @@ def test_of_too_many_rows_the_best_that_was_found_is_returned(faces, tmp_path, m
 
 
 def test_where_all_pairs_do_not_fit_the_best_that_was_found_is_returned(faces, monkeypatch, caplog):
-    be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1)], n_next=1)
+    be_lazy(monkeypatch, [Lazy(Reach(2, 1), 1, 1, 1)], n_next=1)
     graph = build(faces, k=16, recall=0.97, memory=1_000_000)
     assert measure_recall(Features(faces), graph)[0] < 0.97
     assert "too much memory" in caplog.text
@@ -135,7 +136,7 @@ def test_cells_are_ranked_once(faces, monkeypatch):
 
 
 def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):
-    be_lazy(monkeypatch, [Lazy(Reach(3, 2), 2, 2), cellknn._EFFORTS[2]], n_next=2)
+    be_lazy(monkeypatch, [Lazy(Reach(3, 2), 2, 2, 2), cellknn._EFFORTS[2]], n_next=2)
     with caplog.at_level("DEBUG", "starfc.cellknn"):
         graph = build(faces, k=20)
     check_graph(graph, faces)
@@ -238,7 +239,7 @@ def test_killed_and_started_again(faces, tmp_path):
 
 def test_stopped_after_any_part_and_started_again(faces, tmp_path, monkeypatch):
     """Ever a little later, through an effort that fails and one that takes rounds of expansion."""
-    be_lazy(monkeypatch, [Lazy(Reach(1, 1), 1, 1), Lazy(Reach(3, 3), 3, 2), cellknn._EFFORTS[2]], n_next=1)
+    be_lazy(monkeypatch, [Lazy(Reach(1, 1), 1, 1, 1), Lazy(Reach(3, 3), 3, 2, 3), cellknn._EFFORTS[2]], n_next=1)
     expected = build(faces, k=20)
     stages = []
 

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -76,6 +77,21 @@ def test_files_of_the_published_size_are_mapped(tmp_path):
     features, labels = find_part(path).read()
     assert (len(features), features.dim, len(labels)) == (n, dim, n)
     assert isinstance(features.raw, np.memmap) and find_part(path).knn is None
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [("a.features.npy", "a"), ("a-0.25.features.npy", "a-0.25"), ("part1_test.bin", "part1_test"), ("b.c.npy", "b.c")],
+)
+def test_parts_are_named_by_all_but_the_ending(tmp_path, file, name):
+    assert Part(tmp_path / file, tmp_path / "labels").name == name
+
+
+def test_a_graph_of_other_faces_is_refused(parts):
+    labels = parts[1].labels.with_name("fewer.meta")
+    labels.write_text("1\n" * 7)
+    with pytest.raises(InputError, match="is a graph of 300 faces, the features are 7"):
+        replace(parts[1], labels=labels).read_graph(5)
 
 
 def test_what_is_missing_is_named(tmp_path, faces_file):
@@ -200,11 +216,56 @@ def test_a_benchmark_goes_on_where_it_was_stopped(parts, tmp_path, monkeypatch):
     assert Bench(tmp_path / "out", Options(k=K, threads=1)).run(methods, parts[:1], parts[1:]) == [row]
 
 
+def test_what_a_kept_result_depends_on_is_looked_at(parts, tmp_path, monkeypatch):
+    """Another graph, or a model that is gone: the job is done again."""
+    started = []
+
+    def start(self, name, spec):
+        started.append(name)
+        if "output" in spec:
+            Path(spec["output"]).touch()
+        return {"status": "failed: not here"} if spec["kind"] == "cluster" else {"status": "done", "seconds": 1.0}
+
+    monkeypatch.setattr(Bench, "_start_job", start)
+    method = METHODS["gcn-v"]
+
+    def run():
+        started.clear()
+        bench = Bench(tmp_path, Options())
+        bench._learn(method, parts[0])
+        return list(started)
+
+    assert [run(), run()] == [["train-gcn-v-part0_train"], []]
+    (tmp_path / "models" / "train-gcn-v-part0_train.safetensors").unlink()
+    assert len(run()) == 1
+    os.utime(parts[0].knn)
+    assert len(run()) == 1 and run() == []
+
+
+def test_a_graph_that_cannot_be_built_is_a_row_that_says_so(parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(Bench, "_start_job", lambda self, name, spec: {"status": "over 1 GB", "peak_rss_gb": 1.0})
+    trained, plain = (METHODS[name] for name in ("gcn-v", "dbscan"))
+    bare = [replace(part, knn=None) for part in parts]
+    rows = Bench(tmp_path, Options()).run([trained, plain], bare[:1], bare[1:])
+    assert rows[0].status == "training without kNN graph of part0_train over 1 GB"
+    assert rows[1].status == "kNN graph of part1_test over 1 GB"
+
+
+def test_parts_of_one_name_are_refused(parts, tmp_path):
+    folder = tmp_path / "features"
+    folder.mkdir()
+    other = replace(parts[1], features=folder / parts[0].features.name)
+    with pytest.raises(InputError, match="are both named 'part0_train'"):
+        Bench(tmp_path, Options()).run([], [parts[0]], [other])
+
+
 def test_a_method_over_a_limit_is_a_row_that_says_so(parts, tmp_path):
     options = Options(k=K, threads=1, time_s=0.05, tune=True)
     bench = Bench(tmp_path / "out", options)
     rows = bench.run([METHODS["fc-es"], METHODS["gcn-v"]], parts[:1], parts[1:])
-    assert [row.status for row in rows] == ["training over the time limit of 0.05 s"] * 2
+    assert [row.status for row in rows] == [
+        f"{learning} over the time limit of 0.05 s" for learning in ("tuning", "training")
+    ]
     assert "over the time limit" in describe_row(rows[0]) and "over the time limit" in format_table(rows)
     kept = json.loads((tmp_path / "out" / "jobs" / "train-gcn-v-part0_train.json").read_text())
     stamp = kept["result"]["peak_rss_gb"]

@@ -70,6 +70,16 @@ def test_a_chain_of_people_is_named(share):
     assert "try a higher --tau1" in sentence
 
 
+def test_a_chain_is_named_where_all_faces_are_alike_and_where_it_is_a_small_part():
+    rows, labels = make_people(100, 6)
+    (sentence,) = warn(rows + 1.5, np.where(labels < 70, 0, labels))  # an embedder off its centre
+    assert sentence.startswith("the largest cluster holds 70 % of all faces")
+    rows, labels = make_people(600, 5)
+    (sentence,) = warn(rows, np.where(labels < 60, 0, labels))
+    assert sentence.startswith("the largest cluster holds 10 % of all faces")
+    assert warn(rows, np.where(labels < 20, 0, labels)) == []  # a hundred faces may be one person's
+
+
 def test_faces_that_are_all_alone():
     rows, labels = make_people(300, 1)
     (sentence,) = warn(rows, labels)

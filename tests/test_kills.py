@@ -16,11 +16,12 @@ SCRIPT = Path(starfc.__file__).parents[2] / "benchmarks" / "kills.py"
 
 
 @pytest.mark.skipif(not SCRIPT.is_file(), reason="installed without the benchmarks")
-def test_twenty_kills_change_nothing():
+@pytest.mark.parametrize("options", [["--knn", "exact"], ["--knn", "cells", "--scorer", "relational"]])
+def test_twenty_kills_change_nothing(options):
     arguments = ["--faces", "5000", "--k", "20", "--dim", "32", "--hidden", "200", "--kills", "20"]
     environment = os.environ | {"PYTHONPATH": str(SCRIPT.parents[1] / "src")}
     done = subprocess.run(
-        [sys.executable, SCRIPT, *arguments, "--options", "--knn", "exact"],
+        [sys.executable, SCRIPT, *arguments, "--options", *options],
         capture_output=True, text=True, check=False, env=environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -22,18 +22,18 @@ def test_the_default_is_most_of_what_is_free_and_no_more_than_4_kb_a_face():
     plan = plan_memory(MILLION)
     assert plan.budget_bytes == 16_250_000_000
     assert plan.peak_bytes <= 4_000_000_000 and not plan.in_files
-    assert plan.columns == 192  # three passes of 512
-    assert "192 columns at a time" in plan.describe()
+    assert plan.columns == 256  # two passes of 512
+    assert "256 columns at a time" in plan.describe()
 
 
 def test_small_runs_hold_all_columns():
     plan = plan_memory(replace(MILLION, n=50_000))
-    assert plan.columns is None and not plan.is_noteworthy
+    assert plan.columns is None and not plan.in_files
 
 
 def test_ten_million_faces_fit_in_20_gib():
     plan = plan_memory(replace(MILLION, n=12_000_000, k=30), memory_gb=21.4)
-    assert plan.peak_bytes <= 21_400_000_000 and plan.columns == 64
+    assert plan.peak_bytes <= 21_400_000_000 and plan.columns == 128
 
 
 @pytest.mark.parametrize("memory_gb", [1.8, 2.4, 3.2, 4, 6, 100])
@@ -47,12 +47,12 @@ def test_the_plan_keeps_to_the_budget(memory_gb):
 
 def test_a_work_folder_means_files():
     plan = plan_memory(MILLION, in_files=True)
-    assert plan.in_files and plan.disk_bytes > 8 * 192 * MILLION.n and plan.columns == 192
+    assert plan.in_files and plan.disk_bytes > 4 * 256 * MILLION.n and plan.columns == 256
 
 
 def test_cosine_scores_need_no_columns():
     plan = plan_memory(replace(MILLION, hidden=()))
-    assert plan.columns is None and not plan.in_files and "P and Q" not in plan.parts
+    assert plan.columns is None and not plan.in_files and "P and Q" not in plan.describe()
 
 
 @pytest.mark.parametrize("hidden", [(), (512,)])

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starfc.neighborlists import Lists, find_place, insert_place, offer_back
+from starfc.neighborlists import Lists, count_news, find_place, insert_place, mark_fresh, offer_back
 from starfc.steps import Steps
 
 
@@ -26,7 +26,7 @@ def test_whoever_lists_a_place_is_offered_to_it(seed, n, k):
     similarity_of = np.maximum(similarity_of, similarity_of.T)
     lists = draw_lists(rng, n, k, similarity_of)
     steps = Steps()
-    better = offer_back(lists, np.arange(n, dtype=np.int32), steps.open("back"), steps)
+    better = offer_back(lists, None, np.arange(n, dtype=np.int32), steps.open("back"), steps)
     for place in range(n):
         known = {int(other) for other in lists.places[place] if other >= 0}
         known |= {other for other in range(n) if place in lists.places[other]}
@@ -34,6 +34,29 @@ def test_whoever_lists_a_place_is_offered_to_it(seed, n, k):
         assert better.places[place].tolist() == expected + [-1] * (k - len(expected))
         assert (better.similarities[place, : len(expected)] == similarity_of[place, expected]).all()
         assert (better.similarities[place, len(expected) :] == 0).all()
+
+
+@settings(deadline=None, max_examples=80)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 20), st.integers(1, 6))
+def test_only_what_is_new_need_be_offered(seed, n, k):
+    rng = np.random.default_rng(seed)
+    similarity_of = rng.choice(np.linspace(-1, 1, 6), (n, n)).astype(np.float32)
+    similarity_of = np.maximum(similarity_of, similarity_of.T)
+    steps, order = Steps(), np.arange(n, dtype=np.int32)
+    before = offer_back(draw_lists(rng, n, k, similarity_of), None, order, steps.open("first"), steps)
+    lists = Lists(before.places.copy(), before.similarities.copy())
+    for place, other in zip(rng.integers(0, n, n), rng.integers(0, n, n), strict=True):
+        if place != other and find_place(lists.places[place], other) < 0:
+            insert_place(order, lists.places[place], lists.similarities[place], other, similarity_of[place, other])
+    fresh = mark_fresh(lists, before, steps.open("fresh"), steps)
+    news = np.empty(n, dtype=np.uint8)
+    count_news(lists.places, before.places, news)
+    for place in range(n):
+        assert fresh[place].tolist() == [other not in before.places[place] for other in lists.places[place]]
+    assert (news == fresh.sum(axis=1)).all()
+    some = offer_back(lists, before, order, steps.open("some"), steps)
+    everything = offer_back(lists, None, order, steps.open("all"), steps)
+    assert (some.places == everything.places).all() and (some.similarities == everything.similarities).all()
 
 
 def test_floors_are_open_while_there_is_room():

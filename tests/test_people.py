@@ -92,6 +92,14 @@ def test_faces_of_people_equal_a_plain_loop():
     assert len(index.faces_of(np.empty(0, dtype=np.int64))) == 0
 
 
+def test_a_large_person_brings_no_more_than_asked_for():
+    labels = np.repeat([0, 1, 2], [50, 3, 20])
+    index = index_people(Features(np.eye(73)), labels)
+    rows = index.faces_of(np.array([0, 1, 2]), most=10, rng=np.random.default_rng(0))
+    assert np.bincount(labels[rows]).tolist() == [10, 3, 10]
+    assert rows.tolist() == sorted(set(rows.tolist()))
+
+
 def test_a_selection_of_people_is_the_index_of_their_faces():
     features, labels = make_faces()
     index = index_people(features, labels)

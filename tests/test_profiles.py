@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import starfc
 from starfc.background import Background, stretch_cosines
 from starfc.features import Features
 from starfc.knn import KnnGraph, join_rows
@@ -29,9 +30,30 @@ def measure_slowly(cosines):
 def test_centres_and_scales_are_trimmed_means():
     rows, _ = make_faces(500, people=50, dim=32)
     profiles = measure_profiles(Features(rows))
-    slow = np.array([measure_slowly(line) for line in rows @ rows.T])
+    slow = np.array([measure_slowly(np.delete(line, at)) for at, line in enumerate(rows @ rows.T)])
     np.testing.assert_allclose(profiles.centres, slow[:, 0], atol=3e-3)
     np.testing.assert_allclose(profiles.scales, slow[:, 1], rtol=0.03)
+
+
+@pytest.mark.parametrize(("people", "each"), [(2, 2), (2, 3), (3, 3), (2, 5), (2, 9), (4, 8), (6, 2)])
+def test_a_handful_of_faces_is_told_apart(people, each):
+    """A face is no stranger to itself: among so few it would be most of what is known."""
+    labels = np.repeat(np.arange(people), each)
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        rows = rng.normal(size=(people, 128))[labels] + 0.7 * rng.normal(size=(len(labels), 128))
+        assert starfc.cluster(rows).labels.tolist() == labels.tolist()
+    assert len(np.unique(starfc.cluster(rng.normal(size=(people * each, 128))).labels)) == people * each
+
+
+def test_many_copies_are_one_stranger():
+    rows, _ = make_faces(1000, people=100, dim=32)
+    alone = measure_profiles(Features(rows))
+    for n_copies in (3000, 15000):  # all are everybody's cohort, and not
+        crowd = np.concatenate([rows, np.repeat(np.ones((1, 32), np.float32), n_copies, axis=0)])
+        among = measure_profiles(Features(crowd))
+        assert np.median(among.scales[:1000] / alone.scales) == pytest.approx(1, abs=0.1)
+        assert among.scales[:1000].min() > 0.5 * alone.scales.min()
 
 
 def test_evidence_is_the_log_of_expected_strangers():

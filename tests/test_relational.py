@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
-import numba
 import numpy as np
 import pytest
 
+from starfc import relational
 from starfc.errors import ModelError
 from starfc.features import Features
 from starfc.knn import KnnGraph, build_knn
@@ -27,7 +27,9 @@ from starfc.relational import (
     score_by_relations,
 )
 from starfc.relations import RELATIONS, relate_rows, survey_graph
+from starfc.scratch import Scratch
 from starfc.synth import make_faces
+from starfc.threads import limited_threads
 
 
 def draw_model(seed=0, hidden=(5, 3)):
@@ -119,12 +121,8 @@ def test_scale_rotation_and_order_change_little(album):
 def test_bits_do_not_depend_on_threads(album):
     features, graph, _ = album
     whole = score_by_relations(features, graph).scores
-    before = numba.get_num_threads()
-    numba.set_num_threads(1)
-    try:
+    with limited_threads(1):
         assert (score_by_relations(features, graph).scores == whole).all()
-    finally:
-        numba.set_num_threads(before)
 
 
 def test_missing_neighbours_score_nothing(album):
@@ -170,3 +168,27 @@ def test_the_shipped_model_is_small_and_has_a_card():
     assert len((folder / "model.safetensors").read_bytes()) < 3e6
     assert "synthetic" in (folder / "README.md").read_text(encoding="utf-8")
     assert load_shipped().facts["n_edges"] > 100_000
+
+
+def test_a_killed_scoring_goes_on_behind_the_last_tile(tmp_path, monkeypatch):
+    rows, _ = make_faces(400, people=40, dim=32)
+    features = Features(rows)
+    graph = build_knn(features, k=20)
+    monkeypatch.setattr(relational, "_TILE_ROWS", 64)
+    whole = score_by_relations(features, graph).scores
+    calls, relate = [], relational.relate_rows
+
+    def relate_some(around, start, stop):
+        calls.append(start)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return relate(around, start, stop)
+
+    monkeypatch.setattr(relational, "relate_rows", relate_some)
+    with limited_threads(1):
+        with pytest.raises(KeyboardInterrupt):
+            score_by_relations(features, graph, scratch=Scratch(tmp_path / "work"))
+        done = set(calls[:3])
+        found = score_by_relations(features, graph, scratch=Scratch(tmp_path / "work")).scores
+    assert np.array_equal(found, whole)
+    assert not done & set(calls[4:]) and len(calls) == 4 + 7 - 3

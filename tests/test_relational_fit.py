@@ -18,7 +18,7 @@ from starfc.features import Features  # noqa: E402
 from starfc.heldout import score_faces  # noqa: E402
 from starfc.people import index_people  # noqa: E402
 from starfc.relational import PREFERENCES, load_shipped  # noqa: E402
-from starfc.relational_fit import Judged, choose_setting, divide_rounds, draw_people, gather_judged  # noqa: E402
+from starfc.relational_fit import Judged, choose_setting, divide_rounds, draw_people, gather_judged, split_at  # noqa: E402
 from starfc.relational_model import make_model  # noqa: E402
 from starfc.synth import make_faces  # noqa: E402
 from starfc.training import train  # noqa: E402
@@ -52,9 +52,11 @@ def assert_same(model, other):
 def test_nobody_is_held_out_twice_or_learned_from_when_held_out(index, share, n_rounds):
     rounds = divide_rounds(index, share, seed=0)
     assert len(rounds) == n_rounds
-    seen = [set(held.people.tolist()) for _, held in rounds]
+    seen = [set(held.tolist()) for held in rounds]
     assert sum(map(len, seen)) == len(set().union(*seen))
-    for learned, held in rounds:
+    for positions in rounds:
+        learned, held = split_at(index, positions)
+        assert held.people.tolist() == index.people[positions].tolist()
         assert not set(learned.people.tolist()) & set(held.people.tolist())
         assert len(learned) + len(held) == len(index)
 
@@ -68,9 +70,35 @@ def test_drawn_people_come_with_all_their_faces(faces, index):
     assert len(np.unique(labels[draw_people(index, 1, np.random.default_rng(0))])) == 2
 
 
+def test_nobody_fills_a_collection():
+    labels = np.concatenate([np.zeros(5000, np.int64), np.arange(1, 401) // 4])
+    index = index_people(Features(np.random.default_rng(0).normal(size=(5400, 4))), labels)
+    for seed in range(20):
+        rows = draw_people(index, 300, np.random.default_rng(seed))
+        assert (labels[rows] == 0).sum() <= 150 and len(np.unique(rows)) == len(rows) < 460
+
+
+def test_of_equal_thresholds_the_highest_is_chosen():
+    scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
+    scores[1, 1, 2:6] = 1.0
+    assert choose_setting(scores).tau1 == relational_fit._THRESHOLDS[4]  # the next is at the edge of them
+    scores[1, 1] = 1.0
+    assert choose_setting(scores).tau1 == relational_fit._THRESHOLDS[-1]
+
+
+def test_a_network_that_nobody_could_judge_is_not_taken(small):
+    """One person of two faces among many of one: there is something to learn from, and nobody to hold out."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(301, 32)).astype(np.float32)
+    rows[300] = rows[0] + 0.2 * rng.normal(size=32)
+    model = train(rows, np.r_[np.arange(300), 0], threads=1)
+    assert model.config.training["kind"] == "shipped"
+    assert_same(model, make_model(load_shipped(), dim=32, tau1=model.config.tau1, training={}))
+
+
 def test_held_out_faces_are_judged_by_themselves_and_in_company(faces, index):
     features = Features(faces[0])
-    learned, held = divide_rounds(index, 0.25, seed=0)[0]
+    learned, held = split_at(index, divide_rounds(index, 0.25, seed=0)[0])
     alone, together = gather_judged(features, faces[1], learned, held, [0])
     assert alone.judged.all() and set(alone.labels) == set(held.people)
     assert together.judged.sum() == len(held.rows) and len(together.labels) >= 2 * len(held.rows)

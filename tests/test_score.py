@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from graphs import knn_graphs, random_knn_graph
 from starfc.errors import InputError, ModelError
 from starfc.features import Features
+from starfc.halves import can_widen
 from starfc.knn import KnnGraph, join_rows
 from starfc.model import Model, ModelConfig, expected_shapes
 from starfc.score import score_by_cosine, score_edges, split_head
@@ -91,6 +92,25 @@ def test_same_bits_for_any_memory(tmp_path, monkeypatch, hidden, columns):
     with Scratch(tmp_path / "w", limit_bytes=1) as scratch:  # files, and every page let go of after every tile
         mapped = score_edges(features, graph, model, columns=columns, scratch=scratch).scores
         assert mapped.tobytes() == whole.tobytes()
+
+
+@pytest.mark.skipif(not can_widen(), reason="this processor cannot read halves")
+@pytest.mark.parametrize(("scale", "moved"), [(1.0, 5e-4), (30.0, 0.0)])
+def test_half_precision_where_it_moves_no_score(tmp_path, monkeypatch, scale, moved):
+    """Of a network that it would matter to, single precision to the bit; either way the same for any memory."""
+    graph = random_knn_graph(2500, 7)
+    features = Features(np.random.default_rng(0).normal(size=(2500, 16)).astype(np.float32))
+    model = random_model(16, (260,), scale=scale)
+    monkeypatch.setattr("starfc.score.choose_group", lambda n: 64)
+    single = score_edges(features, graph, model).scores
+    monkeypatch.setattr("starfc.score.measure_column", lambda n: 4)
+    halved = score_edges(features, graph, model).scores
+    assert 0 < np.abs(halved - single).max() <= moved if moved else halved.tobytes() == single.tobytes()
+    for columns in (1, 64, 200):
+        assert score_edges(features, graph, model, columns=columns).scores.tobytes() == halved.tobytes()
+        with Scratch(tmp_path / str(columns), limit_bytes=1) as scratch:
+            mapped = score_edges(features, graph, model, columns=columns, scratch=scratch)
+            assert mapped.scores.tobytes() == halved.tobytes() and scratch.all_done
 
 
 @pytest.mark.parametrize("columns", [None, 64])

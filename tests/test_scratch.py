@@ -93,6 +93,16 @@ def test_pages_are_let_go_of_and_come_back(tmp_path):
     assert measure_rss_bytes() > before - (8 << 20)
 
 
+def test_what_was_written_into_a_copy_on_write_map_stays(tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(100_000))
+    array = np.load(tmp_path / "a.npy", mmap_mode="c")
+    array += 1
+    work = Scratch(limit_bytes=1)
+    work.watch(array, array[5:], np.asarray(array))
+    work.relieve()
+    assert array.min() == 1
+
+
 def test_a_dropped_array_gives_its_disk_space_back(tmp_path):
     work = Scratch(tmp_path)
     work.array("a", (1000,), np.int64)

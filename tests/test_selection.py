@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from starfc.selection import (
     LANES,
     collect_keys,
+    count_reaching,
     find_floor,
     finish_selection,
     keep_best,
@@ -14,6 +15,7 @@ from starfc.selection import (
     pack_key,
     push_rows,
     push_tile,
+    sharpen_floor,
     sort_keys,
     start_selection,
     unpack_row,
@@ -78,7 +80,7 @@ def test_rows_equal_sorting(n, k, seed):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 150), st.integers(1, 9), st.integers(0, 99))
 def test_runs_equal_sorting(n, k, seed):
-    selection = start_selection(2, k)
+    selection = start_selection(2, k, room=n + 1)
     for first in (0, n):
         offer_run(selection, 1, draw_scores(n, seed + first), first)
     scores = np.append(draw_scores(n, seed), draw_scores(n, seed + n))
@@ -91,13 +93,30 @@ def test_the_best_of_a_line_equal_sorting(n, most, seed):
     line = draw_scores(n, seed)
     floor = find_floor(line, most)
     assert (line >= floor).sum() >= min(n, most)
-    keys = np.empty(n + 1, dtype=np.uint64)
+    keys = np.empty(n + 2, dtype=np.uint64)
     keys[0] = pack_key(np.float32(9), 999)
     n_kept = collect_keys(line, floor, 70, keys, 1)
     assert sorted(unpack_row(key) for key in keys[1:n_kept]) == (70 + np.flatnonzero(line >= floor)).tolist()
     n_kept = sort_keys(keys, n_kept, most + 1)
     assert [unpack_row(key) - 70 for key in keys[1:n_kept]] == np.argsort(-line, kind="stable")[:most].tolist()
     assert unpack_row(keys[0]) == 999
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 400), st.integers(1, 150), st.integers(0, 99), st.sampled_from([-np.inf, -3.0, 0.1, 0.5, 3.0]))
+def test_a_sharp_floor_is_reached_by_as_many_as_asked(n, most, seed, guess):
+    line = np.random.default_rng(seed).uniform(-1, 1, n).astype(np.float32)  # none are equal
+    floor = sharpen_floor(line, most, np.float32(guess))
+    assert count_reaching(line, floor) == (line >= floor).sum() == min(n, most)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 400), st.integers(1, 150), st.integers(0, 99))
+def test_a_sharp_floor_leaves_out_no_equals(n, most, seed):
+    line = draw_scores(n, seed)
+    floor = sharpen_floor(line, most, np.float32(-np.inf))
+    expected = np.sort(line)[::-1][most - 1] if n > most else line.min()
+    assert (line >= floor).sum() == (line >= expected).sum()
 
 
 @settings(deadline=None, max_examples=40)

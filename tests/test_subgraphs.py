@@ -57,6 +57,19 @@ def test_a_stream_gives_every_turn_its_own_rows_in_any_order():
             np.testing.assert_array_equal(stream.get(turn).nodes.stacked[:, :4], draw(turn).rows)
 
 
+def test_a_stream_may_not_read_ahead():
+    drawn = []
+
+    def draw(turn):
+        drawn.append(turn)
+        return DrawnRows(np.eye(4, dtype=np.float32), np.arange(4) // 2)
+
+    with SubgraphStream(draw, 2, ahead=False) as stream:
+        stream.get(0)
+        stream.get(0)
+    assert drawn == [0]
+
+
 def test_an_error_while_reading_ahead_is_raised_in_its_turn():
     def draw(turn):
         if turn == 1:

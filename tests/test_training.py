@@ -101,6 +101,7 @@ def test_a_given_plan_is_taken_as_it_is(faces):
     model = run_small(faces, steps=2, plan=plan)
     assert model.config.training["plan"] == {
         "seeds": 2, "near": 5, "cluster_randomness": 9, "sample_randomness": None, "k": 7, "full_graph": False,
+            "most_faces": None,
     }  # fmt: skip
     assert model.config.k == 7
 

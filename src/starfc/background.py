@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .features import Features
+from .workers import one_blas_thread
 
 _SAMPLE_ROWS = 3000
 _FITTED_SURVIVAL = (0.6, 0.15)
@@ -157,6 +158,7 @@ def stretch_cosines(cosines: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     return np.asarray(np.sign(s) * np.sqrt(-np.log1p(-s * s)))
 
 
+@one_blas_thread()
 def _draw_cosines(features: Features, seed: int) -> NDArray[np.float32]:
     """Return the cosines of all pairs among up to 3,000 random rows."""
     n = len(features)

@@ -114,7 +114,7 @@ def calibrate(
             f"{sums.shape[1]} people or pairs are known; a threshold needs at least {_FEWEST}, better 50 or more"
         )
     scores = _combine(sums.sum(axis=1))
-    best = int(scores.argmax())
+    best = _choose(scores)
     expected = _expect(sums, np.random.default_rng(seed))
     chosen = grid[best]
     figures: dict[str, Any] = {"f": float(scores[best]), "f_low": float(expected[0]), "f_high": float(expected[1])}
@@ -158,6 +158,9 @@ def _check_known(features: Features, known: NDArray[np.int64]) -> None:
             raise InputError(f"pairs must name two different rows from 0 to {n - 1}")
         if not np.isin(known[:, 2], (0, 1)).all():
             raise InputError("the third column of pairs must be 1 (same person) or 0 (two people)")
+        if known[:, 2].min() == known[:, 2].max():
+            kind = "the same person" if known[0, 2] else "two people"
+            raise InputError(f"all {len(known)} pairs are of {kind}; a threshold needs pairs of both kinds")
 
 
 def _list_settings(model: Model) -> list[dict[str, Any]]:
@@ -177,7 +180,8 @@ def _sum_up(clusters: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np
     """Return, for every known person or pair, what the F scores are sums of, float64 (units, 6).
 
     Pairs found rightly, linked and wanted; sums of BCubed precision and recall, and the faces. Of pairs the last three
-    are 0.
+    are 0. Where faces are not labelled, each wrong link among those that are stands for others to faces that are not:
+    as many more as there are more faces.
     """
     if known.ndim == 2:
         linked = clusters[known[:, 0]] == clusters[known[:, 1]]
@@ -189,7 +193,8 @@ def _sum_up(clusters: NDArray[np.int64], known: NDArray[np.int64]) -> NDArray[np
     _, cluster_of = np.unique(clusters[labelled], return_inverse=True)
     _, cell, together = np.unique(cluster_of * len(people) + person, return_inverse=True, return_counts=True)
     in_cell = together[cell]
-    in_cluster, in_person = np.bincount(cluster_of)[cluster_of], np.bincount(person)[person]
+    wrong = (np.bincount(cluster_of)[cluster_of] - in_cell) / labelled.mean()
+    in_cluster, in_person = in_cell + wrong, np.bincount(person)[person]
     per_face = [in_cell - 1, in_cluster - 1, in_person - 1, in_cell / in_cluster, in_cell / in_person, in_cell * 0 + 1]
     return np.stack([np.bincount(person, weights=values) for values in per_face], axis=1)
 
@@ -203,6 +208,11 @@ def _combine(sums: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.where(faces > 0, (pairwise + bcubed) / 2, pairwise)
 
 
+def _choose(scores: NDArray[np.float64]) -> int:
+    """Return the best setting; of equals the last, of the highest tau1: wrong links multiply, lost ones do not."""
+    return len(scores) - 1 - int(scores[::-1].argmax())
+
+
 def _expect(sums: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:
     """Return the interval of F of a choice on those it was not made on, by the bootstrap; sums (settings, units, 6)."""
     n_units = sums.shape[1]
@@ -210,7 +220,7 @@ def _expect(sums: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.f
     for _ in range(_DRAWS):
         counts = np.bincount(rng.integers(0, n_units, n_units), minlength=n_units).astype(np.float64)
         left_out = (counts == 0).astype(np.float64)
-        best = int(_combine(np.tensordot(sums, counts, axes=(1, 0))).argmax())
+        best = _choose(_combine(np.tensordot(sums, counts, axes=(1, 0))))
         if left_out.any():
             found.append(float(_combine(np.tensordot(sums[best], left_out, axes=(0, 0)))))
     return np.quantile(found, _INTERVAL)

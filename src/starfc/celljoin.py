@@ -19,12 +19,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .cells import Cells
-from .centres import GUESSED_BELOW
 from .lines import collect_members, find_line, lay_out, multiply_runs
 from .neighborlists import Lists, find_place, open_lists
-from .rowstore import read_range
+from .rowstore import read_range, take_rows
 from .scratch import Scratch
-from .selection import find_floor, pack_key, sort_keys, unpack_row, unpack_similarity
+from .selection import pack_key, sharpen_floor, sort_keys, unpack_row, unpack_similarity
 from .steps import Steps, cut_evenly
 from .workers import get_buffer
 
@@ -64,26 +63,80 @@ def join_cells(
     steps : Steps
         Who does the work.
     """
-    n = len(store)
-    lists = open_lists(scratch, n, k)
-    places = cells.places
-
-    sizes = np.diff(cells.starts, append=cells.starts[-1])  # 0 for the cell -1, which is none
+    lists = open_lists(scratch, len(store), k)
+    join_block = _make_join(store, cells, steps)
 
     def join(start: int, stop: int) -> None:
         here = Lists(lists.places[start:stop], lists.similarities[start:stop])
         here.places[:] = -1 if before is None else before.places[start:stop]
         here.similarities[:] = 0 if before is None else before.similarities[start:stop]
-        rows, probes = read_range(store, start, stop), choose(start, stop)
+        join_block(np.arange(start, stop), read_range(store, start, stop), choose(start, stop), here)
+
+    steps.run_tiles(scratch, cut_evenly(len(store), _BLOCK_ROWS), join, "knn: join")
+    return lists
+
+
+def join_some(
+    store: NDArray[Any],
+    cells: Cells,
+    some: NDArray[np.int64],
+    choose: Callable[[NDArray[np.float32]], NDArray[np.int32]],
+    before: Lists,
+    scratch: Scratch,
+    steps: Steps,
+) -> Lists:
+    """Return lists in which those of some places have been joined with the cells they probe; others stay as they were.
+
+    Parameters
+    ----------
+    store : (n, d)
+        Rows in cell order.
+    cells : Cells
+        Of those rows.
+    some : int64 (s,)
+        Places, ascending.
+    choose : callable
+        ``choose(rows)`` gives the cells that these rows probe, none twice, int32 (len(rows), p), -1: none.
+    before : Lists
+        (n, k).
+    scratch : Scratch
+        Where the result is kept.
+    steps : Steps
+        Who does the work.
+    """
+    lists = open_lists(scratch, *before.places.shape)
+    join_block = _make_join(store, cells, steps)
+    edges = cut_evenly(len(store), _BLOCK_ROWS * max(1, len(store) // max(1, len(some))))
+
+    def join(start: int, stop: int) -> None:
+        lists.places[start:stop] = before.places[start:stop]
+        lists.similarities[start:stop] = before.similarities[start:stop]
+        here = some[np.searchsorted(some, start) : np.searchsorted(some, stop)]
+        rows = take_rows(store, here)
+        taken = Lists(before.places[here], before.similarities[here])
+        join_block(here, rows, choose(rows), taken)
+        lists.places[here], lists.similarities[here] = taken
+
+    steps.run_tiles(scratch, edges, join, "knn: join")
+    return lists
+
+
+def _make_join(
+    store: NDArray[Any], cells: Cells, steps: Steps
+) -> Callable[[NDArray[np.int64], NDArray[np.float32], NDArray[np.int32], Lists], None]:
+    """Return the function that joins places, of given rows and probes, and sets their lists."""
+    places = cells.places
+    sizes = np.diff(cells.starts, append=cells.starts[-1])  # 0 for the cell -1, which is none
+
+    def join_block(here: NDArray[np.int64], rows: NDArray[np.float32], probes: NDArray[np.int32], lists: Lists) -> None:
         totals = sizes[probes].sum(axis=0)
         for columns in _cut_columns(totals):
             lines = get_buffer(int(totals[columns].sum()))
             some = np.ascontiguousarray(probes[:, columns])  # else the kernel is compiled for both layouts
-            _join_block(store, cells.order, places, cells.starts, rows, some, start, lines, here)
+            _join_block(store, cells.order, places, cells.starts, rows, some, here, lines, lists)
             steps.relieve()
 
-    steps.run_tiles(scratch, cut_evenly(n, _BLOCK_ROWS), join, "knn: join")
-    return lists
+    return join_block
 
 
 def _cut_columns(totals: NDArray[np.int64]) -> list[slice]:
@@ -102,32 +155,34 @@ def _cut_columns(totals: NDArray[np.int64]) -> list[slice]:
 
 
 @njit(cache=True, nogil=True)
-def _join_block(store, order, places, starts, rows, probes, first_place, lines, lists):  # type: ignore[no-untyped-def]
-    """Join the places from `first_place` on with the cells they probe."""
+def _join_block(store, order, places, starts, rows, probes, here, lines, lists):  # type: ignore[no-untyped-def]
+    """Join the places `here` with the cells they probe."""
     ends = lay_out(probes, starts)
     multiply_runs(store, starts, rows, probes, ends, lines)
     longest = 0
     for i in range(len(probes)):
         begin, end = find_line(ends, i)
         longest = max(longest, end - begin)
-    keys = np.empty(longest + lists.places.shape[1], dtype=np.uint64)
+    keys = np.empty(longest + lists.places.shape[1] + 1, dtype=np.uint64)
     guess = np.float32(-np.inf)
     for i in range(len(probes)):
         begin, end = find_line(ends, i)
         listed, similarities = lists.places[i], lists.similarities[i]
-        place, line = first_place + i, lines[begin:end]
-        _merge_line(order, places, starts, probes[i], place, line, guess, keys, listed, similarities)
-        guess = similarities[-1] - GUESSED_BELOW
+        place, line = here[i], lines[begin:end]
+        guess = _merge_line(order, places, starts, probes[i], place, line, guess, keys, listed, similarities)
 
 
 @njit(cache=True, nogil=True)
 def _merge_line(order, places, starts, probes, place, line, guess, keys, listed, similarities):  # type: ignore[no-untyped-def]
-    """Merge the products of a place with the members of its cells into its list; a good guess of its end saves time."""
+    """Merge the products of a place with the members of its cells into its list; return a guess for the next one.
+
+    Which is where the end of this list was, before it was full.
+    """
     k = len(listed)
-    n_met = collect_members(line, probes, starts, similarities[-1] if listed[-1] >= 0 else guess, keys)
-    # One more than k, for the place itself may be among them.
-    if listed[-1] < 0 and (n_met < k + 1 or n_met > 4 * k):
-        n_met = collect_members(line, probes, starts, find_floor(line, k + 1), keys)
+    floor = similarities[-1]
+    if listed[-1] < 0:
+        guess = floor = sharpen_floor(line, k + 1, guess)  # one more, for the place itself may be among them
+    n_met = collect_members(line, probes, starts, floor, keys)
     n_kept = 0
     for at in range(n_met):
         found = unpack_row(keys[at])
@@ -135,10 +190,11 @@ def _merge_line(order, places, starts, probes, place, line, guess, keys, listed,
             keys[n_kept] = pack_key(unpack_similarity(keys[at]), order[found])
             n_kept += 1
     if n_kept == 0:
-        return
+        return guess
     for j in range(k):
         if listed[j] >= 0:
             keys[n_kept] = pack_key(similarities[j], order[listed[j]])
             n_kept += 1
     for j in range(sort_keys(keys, n_kept, k)):
         listed[j], similarities[j] = places[unpack_row(keys[j])], unpack_similarity(keys[j])
+    return guess

@@ -46,7 +46,7 @@ _N_ROUNDS = 2
 # in so many of all groups, if that is more.
 _SEEN_IN_TRAINING = 8, 100
 _SEEN_GROUPS = 8, 100
-_SEEN_BY_WEAK = 80, 10
+_SEEN_BY_WEAK = 80, 20
 FEW_CELLS = 4608  # up to so many cells, a join ranks them all: looking around would hardly save time
 _MOST_PARTS = 64  # parts a large cell is split into at once
 _CHUNK_ROWS = 4096  # rows assigned or stored by one task
@@ -126,7 +126,7 @@ def make_cells(features: Features, k: int, seed: int, steps: Steps) -> tuple[Cel
         assign_rows(features.read(start, stop), coarse, patience, ranked[start:stop])
 
     steps.run_tiles(assigned, cut_evenly(n, RANKED_ROWS), assign, "knn: cells")
-    labels, firsts = _split_large(features, np.ascontiguousarray(ranked[:, 0]), cell_rows, seed, steps)
+    labels, firsts = _split_large(features, np.ascontiguousarray(ranked[:, 0]), k, seed, steps)
     order, starts = sort_by_label(labels)
     kept = steps.open("rows")
     store = kept.array("rows", (n, dim), store_type())
@@ -223,7 +223,7 @@ def _find_coarse(store: NDArray[Any], starts: NDArray[np.int64], seed: int) -> C
 
 
 def _split_large(
-    features: Features, labels: NDArray[np.int32], cell_rows: int, seed: int, steps: Steps
+    features: Features, labels: NDArray[np.int32], k: int, seed: int, steps: Steps
 ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
     """Split every cell of too many rows, and number the cells without gaps, those of a split one behind the other.
 
@@ -231,13 +231,13 @@ def _split_large(
     """
     order, starts = sort_by_label(labels)
     sizes = np.diff(starts)
-    large = np.flatnonzero(sizes > _LARGEST_CELL * cell_rows)
+    large = np.flatnonzero(sizes > _LARGEST_CELL * choose_cell_rows(k))
     n_parts = np.minimum(sizes, 1)
     part_of = np.zeros(len(labels), dtype=np.int32)
 
     def split(cell: int) -> None:
         members = order[starts[cell] : starts[cell + 1]]
-        parts = _split_members(features, members, cell_rows, (seed, 4, cell))
+        parts = _split_members(features, members, k, (seed, 4, cell))
         part_of[members], n_parts[cell] = parts, parts.max() + 1
         steps.relieve()
 
@@ -247,11 +247,13 @@ def _split_large(
     return (firsts[labels] + part_of).astype(np.int32), firsts
 
 
-def _split_members(
-    features: Features, members: NDArray[np.int32], cell_rows: int, seed: tuple[int, ...]
-) -> NDArray[np.int32]:
-    """Split rows into numbered cells, recursively; those that k-means cannot tell apart are dealt out in order."""
-    n = len(members)
+def _split_members(features: Features, members: NDArray[np.int32], k: int, seed: tuple[int, ...]) -> NDArray[np.int32]:
+    """Split rows into numbered cells, recursively; those that k-means cannot tell apart are dealt out in order.
+
+    Copies are dealt in cells of no more than k, so that each has to look for others elsewhere, all in the same cells: a
+    cell of more would be an island in the graph.
+    """
+    n, cell_rows = len(members), choose_cell_rows(k)
     if n <= _LARGEST_CELL * cell_rows:
         return np.zeros(n, dtype=np.int32)
     n_parts = min(-(-n // cell_rows), _MOST_PARTS)
@@ -260,9 +262,9 @@ def _split_members(
     chunks = (features.take(members[start : start + _CHUNK_ROWS]) for start in range(0, n, _CHUNK_ROWS))
     labels = np.concatenate([assign_nearest(rows, centres) for rows in chunks])
     if np.bincount(labels).max() > 0.9 * n:
-        return (np.arange(n) // cell_rows).astype(np.int32)
+        return (np.arange(n) // min(cell_rows, k)).astype(np.int32)
     parts = [np.flatnonzero(labels == part) for part in range(len(centres))]
-    cells = (_split_members(features, members[here], cell_rows, (*seed, part)) for part, here in enumerate(parts))
+    cells = (_split_members(features, members[here], k, (*seed, part)) for part, here in enumerate(parts))
     return _number_cells(n, zip(parts, cells, strict=True))
 
 

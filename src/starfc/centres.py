@@ -22,9 +22,9 @@ from .lines import collect_members, find_line, invert_lists, lay_out, multiply_r
 from .rowstore import CHUNK_ROWS, copy_range, copy_row
 from .selection import (
     collect_keys,
-    find_floor,
     keep_best,
     offer_run,
+    sharpen_floor,
     sort_keys,
     start_selection,
     unpack_row,
@@ -33,9 +33,9 @@ from .selection import (
 from .workers import get_buffer
 
 _GATHERED_ROWS = 1024  # rows multiplied with the centres of a group at once
-GUESSED_BELOW = np.float32(0.01)  # the worst of a row's best is guessed to be so much below that of the row before it
 _WEAK_SHARE = 0.4  # of the rows look on; a fifth that looks into twice as many groups costs more and finds less
 RANKED_ROWS = 16384  # rows ranked at once; many make the products with a group's few centres worthwhile
+_RANKED_NUMBERS = 1 << 24  # products with centres that are held at once, if the groups are of one size
 
 
 class Coarse(NamedTuple):
@@ -157,15 +157,35 @@ def assign_rows(rows: NDArray[np.float32], coarse: Coarse, patience: Patience, r
     Rows that are far from all they find look on: they are the ones whose neighbours are missed most.
     """
     n_seen, n_seen_by_weak = (min(number, len(coarse.groups)) for number in patience)
-    best = start_selection(len(rows), ranked.shape[1])
-    everyone = np.arange(len(rows))
-    _offer_groups(rows, coarse, _choose_groups(rows, coarse.groups, 0, n_seen), everyone, best)
+    best = start_selection(len(rows), ranked.shape[1], room=int(np.diff(coarse.group_starts).max()) + 1)
+    chosen = _choose_groups(rows, coarse.groups, 0, n_seen)
+    ends = lay_out(chosen, coarse.group_starts)
+    _start_with_groups(rows, coarse, chosen, ends, get_buffer(int(ends[-1, -1])), best)
     if n_seen_by_weak > n_seen:
         found = _find_nearest(best)
         weak = np.flatnonzero(found < np.quantile(found, _WEAK_SHARE, method="lower"))
         more = _choose_groups(rows[weak], coarse.groups, n_seen, n_seen_by_weak)
         _offer_groups(rows[weak], coarse, more, weak, best)
     _unpack_ranks(best, ranked)
+
+
+@njit(cache=True, nogil=True)
+def _start_with_groups(rows, coarse, chosen, ends, lines, best):  # type: ignore[no-untyped-def]
+    """Keep the best cells of each row's chosen groups."""
+    multiply_runs(coarse.centres, coarse.group_starts, rows, chosen, ends, lines)
+    keys = np.empty(len(coarse.centres) + 1, dtype=np.uint64)
+    guess = np.float32(-np.inf)
+    for row in range(len(rows)):
+        begin, end = find_line(ends, row)
+        guess = sharpen_floor(lines[begin:end], best.k, guess)
+        n_kept = collect_members(lines[begin:end], chosen[row], coarse.group_starts, guess, keys)
+        if n_kept >= best.k:
+            worst = keep_best(keys, n_kept, best.k)
+            n_kept = best.k
+            best.floor_keys[row], best.floors[row] = worst, unpack_similarity(worst)
+        best.counts[row] = n_kept
+        for j in range(n_kept):
+            best.keys[row, j] = keys[j]
 
 
 @njit(cache=True, nogil=True)
@@ -181,7 +201,17 @@ def _offer_groups(rows, coarse, chosen, names, best):  # type: ignore[no-untyped
                 copy_row(rows[here[i]], gathered[i])
             products = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
             for i in range(len(here)):
-                offer_run(best, names[here[i]], products[i], first)
+                if _find_largest(products, i) >= best.floors[names[here[i]]]:
+                    offer_run(best, names[here[i]], products[i], first)
+
+
+@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # else they are compared one by one
+def _find_largest(products, row):  # type: ignore[no-untyped-def]
+    """Return the largest number of a row."""
+    largest = products[row, 0]
+    for j in range(products.shape[1]):
+        largest = max(largest, products[row, j])
+    return largest
 
 
 @njit(cache=True, nogil=True)
@@ -217,10 +247,14 @@ def rank_cells(
     scores = np.full((len(rows), n_ranks), -np.inf, dtype=np.float32)
     if n_seen >= len(coarse.groups):
         _rank_all_cells(rows, coarse, ranked, scores)
-    else:
-        chosen = _choose_groups(rows, coarse.groups, 0, n_seen)
+        return ranked, scores
+    n_at_once = max(1, _RANKED_NUMBERS * len(coarse.groups) // (n_seen * len(coarse.centres)))
+    for start in range(0, len(rows), n_at_once):
+        part = slice(start, start + n_at_once)
+        chosen = _choose_groups(rows[part], coarse.groups, 0, n_seen)
         ends = lay_out(chosen, coarse.group_starts)
-        _rank_in_groups(rows, coarse, chosen, ends, get_buffer(int(ends[-1, -1])), ranked, scores)
+        lines = get_buffer(int(ends[-1, -1]))
+        _rank_in_groups(rows[part], coarse, chosen, ends, lines, ranked[part], scores[part])
     return ranked, scores
 
 
@@ -229,7 +263,7 @@ def _rank_all_cells(rows, coarse, ranked, scores):  # type: ignore[no-untyped-de
     """Rank all cells for each row."""
     everything = np.array([0, len(coarse.centres)])
     names = np.zeros(1, dtype=np.int32)
-    keys = np.empty(len(coarse.centres), dtype=np.uint64)
+    keys = np.empty(len(coarse.centres) + 1, dtype=np.uint64)
     guess = np.float32(-np.inf)
     for start in range(0, len(rows), CHUNK_ROWS):
         products = np.dot(rows[start : start + CHUNK_ROWS], coarse.centres.T)
@@ -242,7 +276,7 @@ def _rank_all_cells(rows, coarse, ranked, scores):  # type: ignore[no-untyped-de
 def _rank_in_groups(rows, coarse, chosen, ends, lines, ranked, scores):  # type: ignore[no-untyped-def]
     """Rank the cells of each row's chosen groups."""
     multiply_runs(coarse.centres, coarse.group_starts, rows, chosen, ends, lines)
-    keys = np.empty(len(coarse.centres), dtype=np.uint64)
+    keys = np.empty(len(coarse.centres) + 1, dtype=np.uint64)
     guess = np.float32(-np.inf)
     for i in range(len(rows)):
         begin, end = find_line(ends, i)
@@ -252,19 +286,11 @@ def _rank_in_groups(rows, coarse, chosen, ends, lines, ranked, scores):  # type:
 
 @njit(cache=True, nogil=True)
 def rank_line(line, names, starts, guess, keys, ranked, scores) -> np.float32:  # type: ignore[no-untyped-def]
-    """Set the best members of the named runs, best first, and their scores; return a guess for the next line.
-
-    Which is that the worst of its best will be somewhat below that of this one. A good guess saves a search for a floor
-    and changes nothing else.
-    """
-    most = len(ranked)
-    n_kept = collect_members(line, names, starts, guess, keys)
-    if n_kept < most or n_kept > 4 * most:
-        n_kept = collect_members(line, names, starts, find_floor(line, most), keys)
-    n_kept = sort_keys(keys, n_kept, most)
+    """Set the best members of the named runs, best first, and their scores; return a guess for the next line."""
+    floor: np.float32 = sharpen_floor(line, len(ranked), guess)
+    n_kept = sort_keys(keys, collect_members(line, names, starts, floor, keys), len(ranked))
     for j in range(n_kept):
         ranked[j], scores[j] = unpack_row(keys[j]), unpack_similarity(keys[j])
-    floor: np.float32 = scores[n_kept - 1] - GUESSED_BELOW if n_kept else guess
     return floor
 
 
@@ -281,18 +307,15 @@ def _number_as_before(coarse, ranked):  # type: ignore[no-untyped-def]
 def _choose_groups(rows, groups, first, last):  # type: ignore[no-untyped-def]
     """Return the groups of each row that rank from `first` to `last`, in no order, int32 (n, last - first)."""
     chosen = np.empty((len(rows), last - first), dtype=np.int32)
-    keys = np.empty(len(groups), dtype=np.uint64)
+    keys = np.empty(len(groups) + 1, dtype=np.uint64)
     guess = np.float32(-np.inf)
     for start in range(0, len(rows), CHUNK_ROWS):
         products = np.dot(rows[start : start + CHUNK_ROWS], groups.T)
         for i in range(len(products)):
-            n_kept = collect_keys(products[i], guess, 0, keys, 0)
-            if n_kept < last or n_kept > 4 * last:
-                n_kept = collect_keys(products[i], find_floor(products[i], last), 0, keys, 0)
-            worst = keep_best(keys, n_kept, last)
+            guess = sharpen_floor(products[i], last, guess)
+            keep_best(keys, collect_keys(products[i], guess, 0, keys, 0), last)
             if first:
                 keep_best(keys, last, first)
-            guess = unpack_similarity(worst) - GUESSED_BELOW
             for j in range(first, last):
                 chosen[start + i, j - first] = unpack_row(keys[j])
     return chosen

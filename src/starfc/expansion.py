@@ -5,8 +5,11 @@ knows a few of them finds the others through them, wherever they are stored: thi
 collection, and finds what a ranking of cells has missed. The nearest neighbours are followed first: a third of them
 finds most of what there is to find, in a fifth of the time that all of them take.
 
-Every place reads the lists as they were and writes its own new one, hence the same bits whatever the threads. In a
-later round the paths that were followed before are left out: they lead to nothing new.
+Every place reads the lists as they were and writes its own new one, hence the same bits whatever the threads.
+
+Only those are expanded whose list has just changed. Most are complete by then: on a million faces with k = 30 the far
+cells brought nothing to 73 % of the lists, which held .99 of what they should, and expanding these too brought another
+.002 of the recall for two thirds more time. In a later round the paths that were followed before are left out.
 """
 
 from __future__ import annotations
@@ -14,11 +17,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 from numpy.typing import NDArray
 
-from .neighborlists import Lists, find_place, insert_place, open_lists
-from .rowstore import copy_range, multiply_row
+from .neighborlists import Lists, insert_place, mark_fresh, open_lists
+from .rowstore import copy_range, copy_row, multiply_row
 from .scratch import Scratch
 from .steps import Steps, cut_evenly
 
@@ -29,12 +32,13 @@ def expand_lists(
     store: NDArray[Any],
     order: NDArray[np.int32],
     lists: Lists,
-    followed: tuple[Lists | None, int],
+    before: Lists,
+    n_before: int,
     n_followed: int,
     scratch: Scratch,
     steps: Steps,
 ) -> Lists:
-    """Return for every place the best of its list and of the lists of those on it.
+    """Return for every place whose list is new the best of it and of the lists of those on it.
 
     Parameters
     ----------
@@ -44,8 +48,10 @@ def expand_lists(
         Which row stands at each place.
     lists : Lists
         (n, k).
-    followed : (Lists or None, int)
-        Lists that have been expanded already, and how many entries of each were followed then.
+    before : Lists
+        (n, k), as they were before the last stage.
+    n_before : int
+        How many entries of each of those have been followed.
     n_followed : int
         How many entries of each list to follow, the nearest; k at most.
     scratch : Scratch
@@ -55,8 +61,7 @@ def expand_lists(
     """
     n, k = lists.places.shape
     better = open_lists(scratch, n, k)
-    before, n_before = followed
-    fresh = np.broadcast_to(np.True_, (n, k)) if before is None else _mark_fresh(lists, before, scratch, steps)
+    fresh = mark_fresh(lists, before, scratch, steps)
 
     def expand(start: int, stop: int) -> None:
         here = Lists(better.places[start:stop], better.similarities[start:stop])
@@ -64,22 +69,6 @@ def expand_lists(
 
     steps.run_tiles(scratch, cut_evenly(n, _TILE_ROWS), expand, "knn: expand")
     return better
-
-
-def _mark_fresh(lists: Lists, before: Lists, scratch: Scratch, steps: Steps) -> NDArray[np.bool_]:
-    """Mark the entries of lists that were not on them before, bool (n, k)."""
-    fresh = scratch.array("fresh", lists.places.shape, np.bool_)
-    for start, stop in steps.pass_over(len(fresh)):
-        _compare_lists(lists.places[start:stop], before.places[start:stop], fresh[start:stop])
-    return fresh
-
-
-@njit(cache=True, parallel=True)
-def _compare_lists(places, before, fresh):  # type: ignore[no-untyped-def]
-    """Set where a list names a place that it did not name before."""
-    for i in prange(len(places)):
-        for j in range(places.shape[1]):
-            fresh[i, j] = find_place(before[i], places[i, j]) < 0
 
 
 @njit(cache=True, nogil=True)
@@ -93,9 +82,12 @@ def _expand_rows(store, order, lists, fresh, start, n_before, n_followed, better
     row = np.empty((1, store.shape[1]), dtype=np.float32)
     for i in range(len(better.places)):
         place = start + i
-        copy_range(store, place, row)
         places, similarities = better.places[i], better.similarities[i]
-        places[:], similarities[:] = lists.places[place], lists.similarities[place]
+        copy_row(lists.places[place], places)
+        copy_row(lists.similarities[place], similarities)
+        if not fresh[place].any() and places[k - 1] >= 0:
+            continue
+        copy_range(store, place, row)
         _is_first(seen, stamps, i, place)
         for j in range(k):
             _is_first(seen, stamps, i, lists.places[place, j])
@@ -103,13 +95,11 @@ def _expand_rows(store, order, lists, fresh, start, n_before, n_followed, better
             other = lists.places[place, j]
             if other < 0:
                 break
-            # Entries only move down a list, so one that stands here and is not new was followed before.
+            # Entries only move down a list, so one that stands here and is not new has been followed, if any has.
             all_new = j >= n_before or fresh[place, j]
             for rank in range(k):
                 found = lists.places[other, rank]
-                if found < 0:
-                    break
-                if (all_new or fresh[other, rank]) and _is_first(seen, stamps, i, found):
+                if (all_new or fresh[other, rank]) and found >= 0 and _is_first(seen, stamps, i, found):
                     similarity = multiply_row(row[0], store[found])
                     if places[k - 1] < 0 or similarity >= similarities[k - 1]:
                         insert_place(order, places, similarities, found, similarity)

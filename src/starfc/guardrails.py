@@ -8,7 +8,8 @@ probabilities of the listed edges and W those within a cluster,
 the share of neighbours put together that are the same person, and the share of likely pairs that are together. Both are
 the scorer's own opinion: it cannot know what it does not see, so kin whom it takes for one person count as right.
 
-Everything but Sureness looks at 2,000 faces, so it costs the same for any collection and may miss what is rare.
+Everything but Sureness and the sizes of clusters looks at 2,000 faces, so it costs the same for any collection and may
+miss what is rare.
 """
 
 from __future__ import annotations
@@ -25,12 +26,15 @@ from .tiles import run_tiles
 _SAMPLE = 2000
 _FEWEST = 20  # faces from which there is anything to say
 _TILE_ROWS = 8192
-_LARGE = 0.25  # share of all faces from which a cluster is looked at
+_LARGE = 0.25  # share of all faces from which a cluster is looked at; of 200 faces and more a fifth of it will do
+_MANY_FACES = 200
+_OUTSIDE = 20  # faces of others from which they say how alike strangers are
 _LOOSE = 0.3  # of the way from strangers to nearest neighbours: below, two of its faces are hardly alike
 _ALONE = 0.98
 _ALIKE = 0.3  # mean cosine of random pairs
 _COPY = 0.9999
 _MANY_COPIES = 1000
+_FEWEST_COPIES = 5  # of the faces looked at: fewer say too little of all
 _COPIED_SHARE = 0.2
 _TWO_KINDS = 6.0  # standard deviations between two groups
 _SMALLEST_KIND = 0.05
@@ -183,11 +187,13 @@ def _judge_largest(
     ids, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     sizes[ids < 0] = 0
     share = sizes.max() / len(labels)
-    if share < _LARGE:
+    if share < (_LARGE if sizes.max() < _MANY_FACES else 0.2 * _LARGE):
         return ""
-    cohesion = _average_pairs(features.take(_draw(rng, np.flatnonzero(codes == sizes.argmax()))))
-    # Where one cluster is nearly everything its faces are what random pairs are made of: 0 is what strangers may have.
-    base = min(strangers, 0.0) if share > 0.5 else strangers
+    inside = codes == sizes.argmax()
+    rows, others = (features.take(_draw(rng, np.flatnonzero(part))) for part in (inside, ~inside))
+    cohesion = _average_pairs(rows)
+    # Where one cluster is nearly everything, its faces are what random pairs are made of: strangers may have less.
+    base = float(rows.mean(axis=0) @ others.mean(axis=0)) if len(others) >= _OUTSIDE else min(strangers, 0.0)
     if cohesion - base >= _LOOSE * (nearest - base):
         return ""
     return (
@@ -216,8 +222,8 @@ def _judge_alone(labels: NDArray[np.int64], strangers: float, advice: str) -> st
 
 def _judge_copies(nearest: NDArray[np.float32], n_faces: int) -> str:
     """Tell of many faces that are copies of others."""
-    share = float((nearest > _COPY).mean())
-    if share * n_faces < _MANY_COPIES and share < _COPIED_SHARE:
+    n_seen, share = int((nearest > _COPY).sum()), float((nearest > _COPY).mean())
+    if n_seen < _FEWEST_COPIES or (share * n_faces < _MANY_COPIES and share < _COPIED_SHARE):
         return ""
     return (
         f"about {share * n_faces:.0f} faces ({100 * share:.0f} %) are copies of another one (cosine above {_COPY});"

@@ -124,7 +124,8 @@ def _gather_held_out(held: PersonIndex, rng: np.random.Generator) -> NDArray[np.
         return np.sort(held.rows)
     first = rng.integers(len(held), size=1)
     people = np.concatenate([first, held.nearest_people(first, len(held))[0]])
-    return held.faces_of(people[: max(2, _count_fitting(held, people, _MOST_FACES))])
+    n_people = max(2, _count_fitting(held, people, _MOST_FACES))
+    return held.faces_of(people[:n_people], most=_MOST_FACES // 2, rng=rng)
 
 
 def _gather_company(learned: PersonIndex, room: int, rng: np.random.Generator) -> NDArray[np.int64]:

@@ -14,7 +14,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .rowstore import copy_range, copy_row, multiply_row
-from .selection import collect_keys
+from .selection import collect_keys, unpack_row
 
 _CHUNK_ROWS = 512  # rows taken out and multiplied at once
 _WORTH_BLAS = 8  # rows from which a product is left to BLAS
@@ -99,11 +99,14 @@ def _multiply(rows, stored):  # type: ignore[no-untyped-def]
 @njit(cache=True, nogil=True)
 def collect_members(line, names, starts, floor, keys) -> int:  # type: ignore[no-untyped-def]
     """Set the keys of those members of the named runs whose products reach a floor; return how many."""
-    n_kept, begin = 0, 0
+    n_kept = collect_keys(line, floor, 0, keys, 0)  # by where they stand in the line, ascending
+    at, begin = 0, 0
     for j in range(len(names)):
         if names[j] >= 0:
             low = starts[names[j]]
             end = begin + starts[names[j] + 1] - low
-            n_kept = collect_keys(line[begin:end], floor, low, keys, n_kept)
+            while at < n_kept and unpack_row(keys[at]) < end:
+                keys[at] -= np.uint64(low - begin)  # the id is in the lower half, inverted
+                at += 1
             begin = end
     return n_kept

@@ -17,16 +17,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numba
+
 from .errors import InputError, OutputError
 from .exact import measure_exact_bytes
+from .halves import can_widen
 from .scratch import measure_private_bytes
 
 SHARE_OF_FREE = 0.8  # of the memory that is free, unless told otherwise
 _WIDE_UP_TO = 1 << 16  # faces up to which columns come in wide groups, which are faster
 _BYTES_PER_FACE = 4000  # that scoring may take before it holds fewer columns, whatever there is
 _SMALL_BYTES = 340_000_000  # a run that takes no more than this is not worth saving memory for
-_NOTEWORTHY_BYTES = 1 << 30
-_INPUTS = ("features", "graph")  # parts that are there during every stage; the others follow each other
 _LIBRARY_BYTES = 100_000_000  # resident pages of the program files
 _TILE_BYTES = 160 << 20  # compiled kernels, buffers of the threads
 _SURVIVING = 0.5  # share of the edges; a trained network keeps fewer
@@ -95,13 +96,6 @@ class MemoryPlan:
     disk_bytes: int
     parts: dict[str, int]
 
-    @property
-    def is_noteworthy(self) -> bool:
-        """Tell whether a user would want to know."""
-        inputs = sum(self.parts.get(name, 0) for name in _INPUTS)
-        largest = max((size for name, size in self.parts.items() if name not in _INPUTS), default=0)
-        return self.in_files or inputs + largest > _NOTEWORTHY_BYTES
-
     def measure_spare(self) -> int:
         """Return how much of the budget is left, mapped pages not counted, which can be let go of."""
         return self.budget_bytes - measure_private_bytes() - _LIBRARY_BYTES
@@ -135,6 +129,15 @@ def choose_group(n: int) -> int:
     (128, 64)
     """
     return 128 if n <= _WIDE_UP_TO else 64
+
+
+def measure_column(n: int) -> int:
+    """Return the bytes that a column of P and Q takes per face: in half precision from many faces on.
+
+    >>> measure_column(50_000)
+    8
+    """
+    return 4 if n > _WIDE_UP_TO and can_widen() else 8
 
 
 def plan_memory(sizes: Sizes, *, memory_gb: float | None = None, in_files: bool = False) -> MemoryPlan:
@@ -212,10 +215,10 @@ def _need_for_scores(sizes: Sizes, budget: int, before: int, least: int) -> tupl
     mapped = n * (sizes.copied_row_bytes + 4 * sum(sizes.hidden[:-1]) + 4 * k)
     wanted = min(budget, max(_BYTES_PER_FACE * n, least + _SMALL_BYTES))
     columns = _fit_columns(wanted - before - held - mapped, n, width)
-    if before + held + mapped + 8 * n * columns > budget:
+    if before + held + mapped + measure_column(n) * n * columns > budget:
         # What is mapped can be let go of; what the columns themselves need is read again and again and should fit.
         columns = _fit_columns((budget - least - held) * 3 // 4, n, width)
-    return _Need(max(held, relations), mapped + 8 * n * columns), columns
+    return _Need(max(held, relations), mapped + measure_column(n) * n * columns), columns
 
 
 def _need_for_pruning(sizes: Sizes) -> _Need:
@@ -226,25 +229,28 @@ def _need_for_pruning(sizes: Sizes) -> _Need:
 def measure_pruning(n: int, n_edges: int, partition: str) -> tuple[int, int]:
     """Return the bytes that pruning and partition must hold, and those that may be in files, for so many edges.
 
-    >>> measure_pruning(10, 100, "components"), measure_pruning(10, 100, "mapequation")
-    ((400, 2100), (4240, 2100))
+    >>> from starfc.threads import limited_threads
+    >>> with limited_threads(1):
+    ...     measure_pruning(10, 100, "components"), measure_pruning(10, 100, "mapequation")
+    ((400, 2100), (4120, 2100))
     """
-    flow = 0 if partition == "components" else _FLOW_BYTES * n_edges + 64 * n
+    flow = 0 if partition == "components" else _FLOW_BYTES * n_edges + (40 + 12 * numba.get_num_threads()) * n
     return 40 * n + flow, _PARSED_BYTES * n_edges
 
 
 def _measure_disk(sizes: Sizes, knn: _Need, scores: _Need, pruning: _Need) -> int:
     """Return the most that files take: while neighbours are searched, or later, when the graph and scores are kept."""
     graph = 2 * 8 * sizes.n_edges if sizes.knn else 0  # as it was found and as it is kept
-    # Beside what is planned for in memory: what two ends of an edge disagree about, and where passes do not read.
-    scratch = scores.whole + 9 * sizes.n_edges if sizes.hidden else 0
+    # Beside what is planned for in memory: what two ends of an edge disagree about, where passes do not read, and half
+    # a group of columns, because groups are not all of one width.
+    scratch = scores.whole + 9 * sizes.n_edges + 4 * sizes.n * choose_group(sizes.n) if sizes.hidden else 0
     return graph + max(knn.mapped, 4 * sizes.n_edges + max(scratch, pruning.mapped))
 
 
 def _fit_columns(n_bytes: int, n: int, width: int) -> int:
     """Return how many columns of P and Q fit, in passes of whole groups that are as equal as can be, one at least."""
     group = choose_group(n)
-    n_fitting = max(1, n_bytes // (8 * n * group))
+    n_fitting = max(1, n_bytes // (measure_column(n) * n * group))
     n_groups = -(-width // group)
     n_passes = -(-n_groups // n_fitting)
     return min(width, -(-n_groups // n_passes) * group)

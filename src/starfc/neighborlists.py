@@ -47,7 +47,36 @@ def open_lists(scratch: Scratch, n: int, k: int) -> Lists:
     return Lists(scratch.array("places", (n, k), np.int32), scratch.array("similarities", (n, k), np.float32))
 
 
-def offer_back(lists: Lists, order: NDArray[np.int32], scratch: Scratch, steps: Steps) -> Lists:
+def mark_fresh(lists: Lists, before: Lists | None, scratch: Scratch, steps: Steps) -> NDArray[np.bool_]:
+    """Mark the entries of lists that were not on them before, bool (n, k); all of them if there was nothing before."""
+    fresh = scratch.array("fresh", lists.places.shape, np.bool_)
+    for start, stop in steps.pass_over(len(fresh)):
+        if before is None:
+            fresh[start:stop] = True
+        else:
+            _compare_lists(lists.places[start:stop], before.places[start:stop], fresh[start:stop])
+    return fresh
+
+
+@njit(cache=True, parallel=True)
+def _compare_lists(places, before, fresh):  # type: ignore[no-untyped-def]
+    """Set where a list names a place that it did not name before."""
+    for i in prange(len(places)):
+        for j in range(places.shape[1]):
+            fresh[i, j] = places[i, j] != before[i, j] and find_place(before[i], places[i, j]) < 0
+
+
+@njit(cache=True, parallel=True)
+def count_news(places, before, news) -> None:  # type: ignore[no-untyped-def]
+    """Set how many entries of each list were not on it before, uint8 (n,); 255 stands for more."""
+    for i in prange(len(places)):
+        total = 0
+        for j in range(places.shape[1]):
+            total += places[i, j] != before[i, j] and find_place(before[i], places[i, j]) < 0
+        news[i] = min(total, 255)
+
+
+def offer_back(lists: Lists, before: Lists | None, order: NDArray[np.int32], scratch: Scratch, steps: Steps) -> Lists:
     """Return lists to which everybody who lists a place has been offered too.
 
     Nearness is mutual, but finding is not: who is hard to find from one side has often been found from the other.
@@ -56,6 +85,8 @@ def offer_back(lists: Lists, order: NDArray[np.int32], scratch: Scratch, steps: 
     ----------
     lists : Lists
         (n, k).
+    before : Lists, optional
+        (n, k), of which all have been offered and none was lost but to better ones: they are not offered again.
     order : int32 (n,)
         Which row stands at each place.
     scratch : Scratch
@@ -68,52 +99,53 @@ def offer_back(lists: Lists, order: NDArray[np.int32], scratch: Scratch, steps: 
     >>> places = np.array([[1, 2], [2, -1], [1, -1]], dtype=np.int32)
     >>> similarities = np.array([[0.5, 0.25], [0.75, 0], [0.75, 0]], dtype=np.float32)
     >>> steps = Steps()
-    >>> offer_back(Lists(places, similarities), np.arange(3, dtype=np.int32), steps.open("back"), steps).places
+    >>> offer_back(Lists(places, similarities), None, np.arange(3, dtype=np.int32), steps.open("back"), steps).places
     array([[1, 2], [2, 0], [1, 0]], dtype=int32)
     """
     n, k = lists.places.shape
     better = open_lists(scratch, n, k)
     n_parts = numba.get_num_threads()
+    fresh = mark_fresh(lists, before, scratch, steps)
     counts = np.zeros(n, dtype=np.int64)
     for start, stop in steps.pass_over(n):
-        _count_offers(lists.places[start:stop], counts, n_parts)
+        _count_offers(lists.places[start:stop], fresh[start:stop], counts, n_parts)
     starts = np.append(0, np.cumsum(counts))
     namers = scratch.array("namers", (int(starts[-1]),), np.int32)
     offers = scratch.array("offers", (int(starts[-1]),), np.float32)
     free = starts[:-1].copy()
     for start, stop in steps.pass_over(n):
         here = Lists(lists.places[start:stop], lists.similarities[start:stop])
-        _list_offers(here, start, free, namers, offers, n_parts)
+        _list_offers(here, fresh[start:stop], start, free, namers, offers, n_parts)
 
     def offer(start: int, stop: int) -> None:
         here = Lists(better.places[start:stop], better.similarities[start:stop])
         _offer_rows(order, lists, starts, namers, offers, start, here)
 
     steps.run_tiles(scratch, cut_evenly(n, _TILE_ROWS), offer, "knn: both ways")
-    scratch.drop("namers", "offers")
+    scratch.drop("namers", "offers", "fresh")
     return better
 
 
 @njit(cache=True, parallel=True)
-def _count_offers(places, counts, n_parts):  # type: ignore[no-untyped-def]
-    """Add how many list each place, int64 (n,); each thread reads everything and counts its part of the places."""
+def _count_offers(places, fresh, counts, n_parts):  # type: ignore[no-untyped-def]
+    """Add how many newly list each place, int64 (n,); each thread reads everything and counts its part of them."""
     for part in prange(n_parts):
         first, last = part * len(counts) // n_parts, (part + 1) * len(counts) // n_parts
         for place in range(len(places)):
             for i in range(places.shape[1]):
-                if first <= places[place, i] < last:
+                if fresh[place, i] and first <= places[place, i] < last:
                     counts[places[place, i]] += 1
 
 
 @njit(cache=True, parallel=True)
-def _list_offers(lists, start, free, namers, offers, n_parts):  # type: ignore[no-untyped-def]
-    """Add to those who list a place the ones from `start` on, and their similarities; `free` is where they go."""
+def _list_offers(lists, fresh, start, free, namers, offers, n_parts):  # type: ignore[no-untyped-def]
+    """Add to those who newly list a place the ones from `start` on, and their similarities; `free` is where they go."""
     for part in prange(n_parts):
         first, last = part * len(free) // n_parts, (part + 1) * len(free) // n_parts
         for place in range(len(lists.places)):
             for i in range(lists.places.shape[1]):
                 named = lists.places[place, i]
-                if first <= named < last:
+                if fresh[place, i] and first <= named < last:
                     namers[free[named]], offers[free[named]] = start + place, lists.similarities[place, i]
                     free[named] += 1
 

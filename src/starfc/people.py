@@ -61,9 +61,21 @@ class PersonIndex:
     def __len__(self) -> int:
         return len(self.people)
 
-    def faces_of(self, persons: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of all faces of the given persons (positions in `people`), int64, ascending."""
-        return np.sort(self.rows[self._places_of(persons)])
+    def faces_of(
+        self, persons: NDArray[np.int64], *, most: int | None = None, rng: np.random.Generator | None = None
+    ) -> NDArray[np.int64]:
+        """Return the rows of all faces of the given persons (positions in `people`), int64, ascending.
+
+        Of a person with more than `most` faces so many are drawn: one may have half of all there are.
+        """
+        if most is None or rng is None:
+            return np.sort(self.rows[self._places_of(persons)])
+        is_large = np.diff(self.offsets)[persons] > most
+        found = [self.rows[self._places_of(persons[~is_large])]]
+        for person in persons[is_large]:
+            own = self.rows[self.offsets[person] : self.offsets[person + 1]]
+            found.append(rng.choice(own, most, replace=False))
+        return np.sort(np.concatenate(found))
 
     def select(self, persons: NDArray[np.int64]) -> PersonIndex:
         """Return the index of some of the people (positions in `people`, ascending) without reading a face again."""
@@ -107,7 +119,8 @@ class PersonIndex:
         for at, seed in enumerate(seeds):
             others = self._gather_around(int(seed), n)
             known = self.centers if others is None else self.centers[others]
-            cosines = known @ self.centers[seed]
+            # not by BLAS, whose bits may depend on how many threads it has, and this one runs beside others
+            cosines = np.einsum("pd,d->p", known, self.centers[seed])
             if others is None:
                 cosines[seed] = -np.inf
                 found[at] = _choose_best(cosines, n)

@@ -162,7 +162,7 @@ def cluster(
     k : int, optional
         Neighbours per face; the model's, else from the data. For an imported checkpoint k counts the face itself, as
         its authors do.
-    scorer : {"gcn", "relational", "cosine"}, optional
+    scorer : {"gcn", "relational", "combined", "cosine"}, optional
         The model's, else "relational", or "cosine" where tau1 is given.
     tau1, tau2 : float, optional
         Thresholds on score and intimacy; the model's. Without a model tau1 is that of `prefer`, or found from the data
@@ -224,12 +224,15 @@ def cluster(
         stack.enter_context(limited_threads(threads))
         stack.enter_context(run.opened(workdir, target))
         inputs = (features, loaded, graph, knn, recall)
-        run.settle_memory(*inputs, settings, memory_gb)  # of the fewest neighbours, where their number is open
-        settings = run.choose_neighbors(features, settings, loaded, is_open=k is None and graph is None)
-        plan = run.settle_memory(*inputs, settings, memory_gb)
-        if memory_gb is not None or plan.is_noteworthy:
-            say(plan.describe())
+        plan = run.settle_memory(*inputs, settings, memory_gb)  # of the fewest neighbours, where their number is open
         run.check(features)
+        say(plan.describe())
+        most = len(features) - 1 if graph is None else graph.k
+        wanted = run.choose_neighbors(features, settings, loaded, most=most if k is None else None)
+        if wanted != settings:
+            settings = wanted
+            plan = run.settle_memory(*inputs, settings, memory_gb)
+            say(plan.describe())
         settings = run.choose_threshold(features, settings, seed)
         graph = run.get_graph(features, settings, graph, knn, recall, seed)
         scored = run.get_scores(features, graph, settings, loaded)

@@ -86,7 +86,7 @@ class TrainingReport:
     held_out_loss, held_out_accuracy, pairwise_f, bcubed_f : float or None
         The same, and the F of the clusters at `tau1` and `tau2`, on people never trained on.
     tau1, tau2 : float or None
-        Thresholds used for these: the preset's, and in the last report those chosen for the model.
+        Thresholds used for these: the preset's; those of the model may be chosen after the last report.
     nodes_per_s, edges_per_s : float
         Faces of subgraphs run through the GCN, and edges through the head, per second (without evaluation).
     """

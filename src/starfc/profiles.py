@@ -15,14 +15,17 @@ Centre and scale are trimmed means of the middle of a face's cosines (survival .
 .1), after those are left out that stand too high for strangers by what the lower half says: somebody may have a fifth
 of the collection. Where a few people fill it, a face's cosines fall into two groups, its person and strangers; then
 only the lower group counts. Where one person fills all of it there is no stranger to learn from. Such a collection is
-known by three signs (`_is_one_person`), and measured against the strangers of a typical embedder.
+known by three signs (`_is_one_person`), and measured against the strangers of a typical embedder; so are a handful of
+faces, which tell nothing.
 
 The cohort is the whole collection if it is small, else every (n / 2048)-th row in the order of similarity to the mean
 face: the order of rows, their scale and a rotation change next to nothing. The price is a product with 2,048 columns.
+Of copies one counts: a placeholder that is there a thousand times is one stranger.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +37,7 @@ from .features import Features
 from .knn import KnnGraph
 from .progress import Progress, silent
 from .tiles import run_tiles
+from .workers import one_blas_thread
 
 _COHORT = 2048
 _WHOLE = 12_000  # faces up to which all are everybody's cohort
@@ -48,12 +52,13 @@ _SHOULDER_HEIGHT = 0.949  # of a standard normal: what makes the scale a standar
 _SMALLEST_SCALE = 1e-4
 _ENOUGH = 200  # strangers from which a face's centre and scale are its own
 _MOST_EVIDENCE = 30.0  # of copies, whose cosine of 1 would be worth hundreds
-_STAGE = "profiles"
+_STAGE, _CHOICE = "profiles", "choose k"
 _PROBES = 512
 _APART = 3.5  # standard deviations of the lower group between two groups; one group cut in two has 2.7 if it is normal
 _CROWD = 0.2  # share of the collection from which the upper group is worth a look
 _SPLIT_PROBES = 256
 _SPLIT_SHARE = 0.05  # of the probes with two groups, from which all faces are looked at so
+_SPLIT_BY_CHANCE = 14  # by as many faces: so few that by chance 47 % of 30 and 20 % of 60 have two groups, at most
 _LIKELY = 0.01  # strangers expected beyond a likely match
 _CERTAIN = 1e-3  # and beyond a match that stands out
 _QUARTILES = 1.349  # standard deviations between the quartiles of normal numbers
@@ -70,6 +75,8 @@ _TOO_ALIKE = 0.75  # and below: else the embedder is far off its centre, and of 
 _WIDE = 0.16  # standard deviation of the cosines / (1 - their mean) is above: .17 to .39 (.07; in 64 dimensions .15)
 _STANDING_OUT = 0.45  # share of faces with a neighbour that no stranger explains is below: 0 to .36
 _FEWEST_ALONE = 20  # faces from which this can be seen
+_HANDFUL = 20  # faces up to which nothing is measured
+_NOT_COUNTED = -2.0  # in place of a face's cosine with itself
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ class Profiles:
         return evidence
 
 
+@one_blas_thread()
 def measure_profiles(features: Features, *, progress: Progress = silent) -> Profiles:
     """Measure every face's similarity to strangers.
 
@@ -129,21 +137,34 @@ def measure_profiles(features: Features, *, progress: Progress = silent) -> Prof
     >>> bool(abs(profiles.scales.mean() - 0.125) < 0.01)  # 1 / sqrt(64)
     True
     """
-    cohort = _choose_cohort(features)
+    n = len(features)
+    cohort = _drop_copies(features, _choose_cohort(features, _COHORT, lambda: progress(_STAGE, 0, n)))
+    if len(cohort) <= _HANDFUL:
+        return _assume_typical(n)
     sample = features.take(cohort)
-    strangers = features.read(0, len(features)) if len(features) <= _WHOLE else sample
-    centres, scales = np.empty(len(features), np.float32), np.empty(len(features), np.float32)
+    strangers = _drop_copies(features, np.arange(n)) if n <= _WHOLE else cohort
+    centres, scales = np.empty(n, np.float32), np.empty(n, np.float32)
     heights = stretch_cosines((np.arange(_BINS) + 0.5) * (2.0 / _BINS) - 1.0)
-    columns = np.ascontiguousarray(strangers.T)
+    columns = np.ascontiguousarray(features.take(strangers).T)
+    place = np.full(n, -1, dtype=np.int64)
+    place[strangers] = np.arange(len(strangers))
+
+    def compare(rows: NDArray[np.int64], own_rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the cosines of rows with strangers; a face is none to itself."""
+        cosines = own_rows @ columns
+        listed = np.flatnonzero(place[rows] >= 0)
+        cosines[listed, place[rows[listed]]] = _NOT_COUNTED
+        return np.asarray(cosines)
 
     probes = cohort[:: -(-len(cohort) // _SPLIT_PROBES)]
-    near = features.take(probes) @ columns
-    crowded = _count_split_rows(near, heights) >= _SPLIT_SHARE * len(probes)
+    near = compare(probes, features.take(probes))
+    crowded = _count_split_rows(near, heights) > max(_SPLIT_SHARE, _SPLIT_BY_CHANCE / len(strangers)) * len(probes)
 
     def measure_tile(start: int, stop: int) -> None:
-        _measure_rows(features.read(start, stop) @ columns, heights, crowded, centres[start:stop], scales[start:stop])
+        cosines = compare(np.arange(start, stop), features.read(start, stop))
+        _measure_rows(cosines, heights, crowded, centres[start:stop], scales[start:stop])
 
-    run_tiles(len(features), _TILE_ROWS, measure_tile, _STAGE, progress)
+    run_tiles(n, _TILE_ROWS, measure_tile, _STAGE, progress)
     if len(strangers) < _ENOUGH:  # too few to know each face by itself: lean on what all have in common
         own = len(strangers) / _ENOUGH
         centres = np.float32(own) * centres + np.float32((1 - own) * np.median(centres))
@@ -153,13 +174,16 @@ def measure_profiles(features: Features, *, progress: Progress = silent) -> Prof
     z = (x - centres[cohort]) / scales[cohort]
     heights_of_pairs = (0.5 * (z + z.T))[pairs]
     strange = heights_of_pairs[heights_of_pairs < (_HIGHEST_IN_CROWD if crowded else _HIGHEST_STRANGER)]
-    measured = Profiles(centres, scales, fit_survival(strange, len(features), typical=_TYPICAL))
-    if not crowded and len(strangers) == len(features) and _is_one_person(measured, probes, near):
-        return _assume_typical(len(features))
+    measured = Profiles(centres, scales, fit_survival(strange, n, typical=_TYPICAL))
+    if not crowded and n <= _WHOLE and _is_one_person(measured, probes, strangers, near):
+        return _assume_typical(n)
     return measured
 
 
-def choose_k(features: Features, profiles: Profiles, *, most_edges: int = 64_000_000) -> int:
+@one_blas_thread()
+def choose_k(
+    features: Features, profiles: Profiles, *, most_edges: int = 64_000_000, progress: Progress = silent
+) -> int:
     """Choose how many neighbours to look at: as many as nine faces in ten have likely matches, or more.
 
     Parameters
@@ -170,6 +194,8 @@ def choose_k(features: Features, profiles: Profiles, *, most_edges: int = 64_000
         Of these faces.
     most_edges : int
         Bound on n k, for memory and time; 80 neighbours are taken in any case.
+    progress : callable
+        Called as ``progress("choose k", done, total)``.
 
     Returns
     -------
@@ -183,7 +209,7 @@ def choose_k(features: Features, profiles: Profiles, *, most_edges: int = 64_000
     80
     """
     n = len(features)
-    probes = _choose_cohort(features, size=min(n, _PROBES))
+    probes = _choose_cohort(features, min(n, _PROBES), lambda: progress(_CHOICE, 0, n))
     columns = np.ascontiguousarray(features.take(probes).T)
     height = profiles.background.find_height(_LIKELY)
     # z > height needs x above centre + height scale of one end at least: most pairs fail at the lowest of these.
@@ -195,28 +221,30 @@ def choose_k(features: Features, profiles: Profiles, *, most_edges: int = 64_000
         counts = _count_likely(cosines, start, probes, profiles.centres, profiles.scales, height, lowest)
         return np.asarray(counts)
 
-    counts = np.sum(run_tiles(n, _TILE_ROWS, count_tile, "choose k"), axis=0)
+    counts = np.sum(run_tiles(n, _TILE_ROWS, count_tile, _CHOICE, progress), axis=0)
     wanted = max(min(int(np.quantile(counts, share)), most) for share, most in _SERVED)
     return min(n - 1, max(_FEWEST_NEIGHBORS, min(wanted, most_edges // n)))
 
 
-def _is_one_person(profiles: Profiles, probes: NDArray[np.int64], cosines: NDArray[np.float32]) -> bool:
+def _is_one_person(
+    profiles: Profiles, probes: NDArray[np.int64], faces: NDArray[np.int64], cosines: NDArray[np.float32]
+) -> bool:
     """Tell whether all are one person: much alike, as widely as one's pictures differ, and few nearer than others.
 
-    `cosines` (probes, n) are of some faces with all. Strangers of an embedder that is off its centre are alike, too,
-    but differ in as many directions as there are: their cosines are close together. And people stand out from them.
+    `cosines` (probes, faces) are of some faces with all, but not with themselves. Strangers of an embedder that is off
+    its centre are alike, too, but differ in as many directions as there are: their cosines are close together. And
+    people stand out from them.
     """
     if cosines.shape[1] < _FEWEST_ALONE:
         return False
-    others = np.ones(cosines.shape, dtype=np.bool_)
-    others[np.arange(len(probes)), probes] = False
+    others = cosines != _NOT_COUNTED
     values = cosines[others].astype(np.float64)
     mean, (low, high) = values.mean(), np.quantile(values, [0.25, 0.75])
     if not _ALIKE <= mean <= _TOO_ALIKE or (high - low) / _QUARTILES < _WIDE * (1 - mean):
         return False
-    x = stretch_cosines(cosines)
-    own, theirs = (x - profiles.centres[probes, None]) / profiles.scales[probes, None], x - profiles.centres
-    z = np.where(others, 0.5 * own + 0.5 * theirs / profiles.scales, -np.inf)
+    x = stretch_cosines(np.maximum(cosines, -1))
+    own = (x - profiles.centres[probes, None]) / profiles.scales[probes, None]
+    z = np.where(others, 0.5 * own + 0.5 * (x - profiles.centres[faces]) / profiles.scales[faces], -np.inf)
     return bool((z.max(axis=1) > profiles.background.find_height(_CERTAIN)).mean() < _STANDING_OUT)
 
 
@@ -226,16 +254,30 @@ def _assume_typical(n_faces: int) -> Profiles:
     return Profiles(np.zeros(n_faces, dtype=np.float32), scales, Background(*_TYPICAL, n_faces))
 
 
-def _choose_cohort(features: Features, size: int = _COHORT) -> NDArray[np.int64]:
-    """Return evenly spaced rows in the order of similarity to the mean face."""
+def _choose_cohort(features: Features, size: int, after: Callable[[], None]) -> NDArray[np.int64]:
+    """Return evenly spaced rows in the order of similarity to the mean face; calls `after` per block."""
     n = len(features)
-    mean = np.zeros(features.dim)
+    mean, toward = np.zeros(features.dim), np.empty(n)
     for start, stop in features.blocks():
         mean += features.read(start, stop).sum(axis=0, dtype=np.float64)
+        after()
     mean /= np.linalg.norm(mean) + 1e-30
-    toward = np.concatenate([features.read(start, stop) @ mean for start, stop in features.blocks()])
+    for start, stop in features.blocks():
+        toward[start:stop] = features.read(start, stop) @ mean
+        after()
     n_chosen = min(n, size)
-    return np.sort(np.argsort(toward, kind="stable")[((np.arange(n_chosen) + 0.5) * n / n_chosen).astype(np.int64)])
+    return np.argsort(toward, kind="stable")[((np.arange(n_chosen) + 0.5) * n / n_chosen).astype(np.int64)]
+
+
+def _drop_copies(features: Features, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows without those whose face is that of one before.
+
+    >>> _drop_copies(Features(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])), np.arange(3))
+    array([0, 1])
+    """
+    taken = np.ascontiguousarray(features.take(rows))
+    whole = taken.view(np.dtype((np.void, taken.shape[1] * taken.itemsize)))[:, 0]
+    return rows[np.sort(np.unique(whole, return_index=True)[1])]
 
 
 @njit(cache=True, nogil=True)
@@ -256,12 +298,14 @@ def _measure_rows(cosines, heights, crowded, centres, scales):  # type: ignore[n
 @njit(cache=True, nogil=True)
 def _count_bins(cosines, counts):  # type: ignore[no-untyped-def]
     """Fill the histogram of some cosines; return how many there are."""
-    n_bins = len(counts)
+    n_bins, n_counted = len(counts), 0
     counts[:] = 0
     for column in range(len(cosines)):
-        at = int((cosines[column] + np.float32(1)) * np.float32(0.5 * n_bins))
-        counts[min(max(at, 0), n_bins - 1)] += 1
-    return len(cosines)
+        if cosines[column] != np.float32(_NOT_COUNTED):
+            at = int((cosines[column] + np.float32(1)) * np.float32(0.5 * n_bins))
+            counts[min(max(at, 0), n_bins - 1)] += 1
+            n_counted += 1
+    return n_counted
 
 
 @njit(cache=True, nogil=True)

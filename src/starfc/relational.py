@@ -36,11 +36,14 @@ from .profiles import Profiles, measure_profiles
 from .progress import Progress, silent
 from .relations import RELATIONS, Surroundings, relate_rows, survey_graph
 from .score import ScoredEdges
+from .scratch import Scratch
 from .tiles import run_tiles
 
 # An edge is kept if p is above: what a user prefers, in words.
 PREFERENCES = {"precision": 0.9, "balanced": 0.7, "recall": 0.4}
 FORMAT = "starfc-relational"
+SCORES = "scores0"  # the array that the scores are in, in files
+BITS = 2  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
 _NOTHING = 1e-30
 _DISCOVERY = RELATIONS.index("discovery_hi")
 _MOST_DISCOVERY = 3.0
@@ -146,6 +149,7 @@ def score_by_relations(
     *,
     model: RelationalModel | None = None,
     profiles: Profiles | None = None,
+    scratch: Scratch | None = None,
     progress: Progress = silent,
 ) -> ScoredEdges:
     """Score every edge by what its ends have in common.
@@ -160,6 +164,8 @@ def score_by_relations(
         The shipped one by default.
     profiles : Profiles, optional
         Of the same faces, where they have been measured already.
+    scratch : Scratch, optional
+        Where the scores live; in memory by default. In files, what a killed run has scored is not scored again.
     progress : callable
         Called as ``progress("relations", done, total)``.
 
@@ -180,22 +186,36 @@ def score_by_relations(
     chosen = model or load_shipped()
     measured = profiles or measure_profiles(features, progress=progress)
     around = survey_graph(graph, measured.weigh_edges(graph))
-    return ScoredEdges(graph.neighbors, predict_edges(around, chosen, progress=progress))
+    return ScoredEdges(graph.neighbors, predict_edges(around, chosen, scratch=scratch, progress=progress))
 
 
-def predict_edges(around: Surroundings, model: RelationalModel, *, progress: Progress = silent) -> NDArray[np.float32]:
+def predict_edges(
+    around: Surroundings, model: RelationalModel, *, scratch: Scratch | None = None, progress: Progress = silent
+) -> NDArray[np.float32]:
     """Return the probability of every edge, float32 (n, k); 0 where there is no evidence."""
-    log_odds = np.full(around.neighbors.shape, -np.inf, dtype=np.float32)
-    least = find_least_discovery(around)
+    place, least = scratch or Scratch(), find_least_discovery(around)
+    n, k = around.neighbors.shape
+    place.start_journal(-(-n // _TILE_ROWS))
+    scores = place.array(SCORES, (n, k), np.float32)
 
     def predict_tile(start: int, stop: int) -> None:
+        if place.is_done(start // _TILE_ROWS):
+            return
         relations, positions = relate_rows(around, start, stop)
-        missing = np.maximum(np.float32(least) - relations[:, _DISCOVERY], 0)
-        log_odds[start:stop].reshape(-1)[positions] = model.predict(relations) - _DECADE * missing
-        _squash(log_odds[start:stop])
+        log_odds = np.full((stop - start, k), -np.inf, dtype=np.float32)
+        log_odds.reshape(-1)[positions] = predict_log_odds(model, relations, least)
+        _squash(log_odds)
+        scores[start:stop] = log_odds
+        place.mark(start // _TILE_ROWS)
 
-    run_tiles(len(log_odds), _TILE_ROWS, predict_tile, "relations", progress)
-    return log_odds
+    run_tiles(n, _TILE_ROWS, predict_tile, "relations", progress, place.relieve)
+    return scores
+
+
+def predict_log_odds(model: RelationalModel, relations: NDArray[np.float32], least: float) -> NDArray[np.float32]:
+    """Return the log-odds of described edges (m,), less where fewer strangers are asked for than a face links."""
+    missing = np.maximum(np.float32(least) - relations[:, _DISCOVERY], 0)
+    return np.asarray(model.predict(relations) - _DECADE * missing, dtype=np.float32)
 
 
 def _squash(values: NDArray[np.float32]) -> None:

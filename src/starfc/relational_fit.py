@@ -166,8 +166,8 @@ def train_relations(
         on_report(found)
 
     network, gcn, choice = fit_people(features, labels, index, on_report=report, **settings)
-    learned = network.facts if choice is None or choice.kind != "shipped" else {}
-    training = facts | _list_choice(choice) | learned | {"history": history}
+    is_new = "start" in network.facts
+    training = facts | _list_choice(choice, is_new) | (network.facts if is_new else {}) | {"history": history}
     tau1, partition = (PREFERENCES["balanced"], "mapequation") if choice is None else (choice.tau1, choice.partition)
     return make_model(network, dim=features.dim, tau1=tau1, training=training, gcn=gcn, partition=partition)
 
@@ -222,7 +222,7 @@ def fit_people(
     gcn : Model or None
         To be combined with it, if that was chosen.
     choice : Choice or None
-        None when nobody could be held out; nothing but the network is new then.
+        None when nobody was held out. Where nobody could be, though it was asked for, the network is `start`.
     """
     known = start or load_shipped()
     describe = _Describer(features, labels, k, seed, workdir or Workdir(None), depends_on or {})
@@ -230,7 +230,8 @@ def fit_people(
     make_gcn = train_gcn if train_gcn is not None and len(index) >= _FEWEST_FOR_GCN else lambda name, people: None
     judged: list[NDArray[np.float64]] = []
     rounds = divide_rounds(index, held_out, seed)
-    for number, (learned, held) in enumerate(rounds):
+    for number, held_out_people in enumerate(rounds):
+        learned, held = split_at(index, held_out_people)
         progress("held-out people", number, len(rounds))
         networks = [known, fit(learned, f"round{number}") or known]
         gcn = make_gcn(f"round{number}", learned)
@@ -241,7 +242,8 @@ def fit_people(
         on_report(RoundReport(number + 1, len(rounds), len(held), scores))
     progress("held-out people", len(rounds), len(rounds))
     choice = choose_setting(np.mean(judged, axis=0)) if judged else None
-    if choice is not None and choice.kind == "shipped":
+    is_unproved = choice is None and held_out > 0
+    if is_unproved or (choice is not None and choice.kind == "shipped"):
         return known, None, choice
     fitted = fit(index, "all", progress)
     if fitted is None:
@@ -264,15 +266,17 @@ def choose_setting(scores: NDArray[np.float64]) -> Choice:
     padded = np.pad(means, ((0, 0), (0, 0), (1, 1)), mode="edge")
     smooth = 0.25 * padded[..., :-2] + 0.5 * padded[..., 1:-1] + 0.25 * padded[..., 2:]
     smooth[0] += _LEAST_GAIN
-    kind, partition, at = (int(place) for place in np.unravel_index(smooth.argmax(), smooth.shape))
+    # Of equally good thresholds the highest: wrong links multiply in a collection of more people, lost ones do not.
+    kind, partition, last = np.unravel_index(smooth[..., ::-1].argmax(), smooth.shape)
+    at = len(_THRESHOLDS) - 1 - int(last)
     pairwise, bcubed = (float(score) for score in scores[kind, partition, at])
     return Choice(_KINDS[kind], _PARTITIONS[partition], _THRESHOLDS[at], pairwise, bcubed)
 
 
-def _list_choice(choice: Choice | None) -> dict[str, Any]:
+def _list_choice(choice: Choice | None, is_new: bool) -> dict[str, Any]:
     """Return what a model folder shall say about the choice."""
     if choice is None:
-        return {"kind": "fitted", "pairwise_f": None, "bcubed_f": None}
+        return {"kind": "fitted" if is_new else "shipped", "pairwise_f": None, "bcubed_f": None}
     return {name: round(value, 6) if isinstance(value, float) else value for name, value in asdict(choice).items()}
 
 
@@ -299,7 +303,7 @@ class _Describer:
             k = None if self._k is None else min(self._k, len(rows) - 1)
             return sample_edges(taken, self._labels[rows], n_edges=_EDGES, k=k, seed=self._seed)
 
-        facts = self._depends_on | {"rows": digest_arrays(rows=rows), "k": self._k, "seed": self._seed}
+        facts = self._depends_on | {"rows": digest_arrays(rows=rows), "k": self._k, "seed": self._seed, "least": True}
         return self._workdir.stage(f"edges.{name}", facts, build, _save_sample, _load_sample)
 
 
@@ -325,14 +329,16 @@ class _Fitter:
         targets = np.concatenate([sample.targets for sample in samples])
         if len(targets) == 0 or targets.min() == targets.max():
             return None
-        facts = {"start": "shipped", "n_edges": len(targets), "steps": self.steps}
+        facts = {"start": "shipped", "n_edges": len(targets)}
         return fit_residual(
             samples, self.start, steps=self.steps, hidden=self.hidden, seed=self.seed, facts=facts, progress=progress
         )
 
 
 def draw_people(index: PersonIndex, n_faces: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Draw people at random until they have about so many faces; return the rows of all their faces, ascending.
+    """Draw people at random until they have about so many faces; return the rows of their faces, ascending.
+
+    Nobody brings more than half of them.
 
     >>> from starfc.people import index_people
     >>> index = index_people(Features(np.eye(6)), np.arange(6) // 2)
@@ -342,11 +348,11 @@ def draw_people(index: PersonIndex, n_faces: int, rng: np.random.Generator) -> N
     order = rng.permutation(len(index))
     reached = np.cumsum(np.diff(index.offsets)[order])
     n_people = max(2, int(np.searchsorted(reached, n_faces, side="left")) + 1)
-    return index.faces_of(order[:n_people])
+    return index.faces_of(order[:n_people], most=max(2, n_faces // 2), rng=rng)
 
 
-def divide_rounds(index: PersonIndex, share: float, seed: int) -> list[tuple[PersonIndex, PersonIndex]]:
-    """Return (people to learn from, people held out) of every round; no one is held out twice."""
+def divide_rounds(index: PersonIndex, share: float, seed: int) -> list[NDArray[np.int64]]:
+    """Return who is held out in every round, positions in `people`, ascending; no one is twice."""
     if share <= 0:
         return []
     n_rounds = max(1, min(_MOST_ROUNDS, int(1 / share)))
@@ -356,10 +362,16 @@ def divide_rounds(index: PersonIndex, share: float, seed: int) -> list[tuple[Per
         rest, held = split_people(left, own, np.random.default_rng([seed, _ROUND, number]))
         if not (np.diff(held.offsets) > 1).any():
             break
-        learned = index.select(np.flatnonzero(~np.isin(index.people, held.people)))
-        rounds.append((learned, held))
+        rounds.append(np.searchsorted(index.people, held.people))
         left = rest
     return rounds
+
+
+def split_at(index: PersonIndex, held: NDArray[np.int64]) -> tuple[PersonIndex, PersonIndex]:
+    """Return the people to learn from and those held out; only now, because centres of millions of people are large."""
+    is_held = np.zeros(len(index), dtype=np.bool_)
+    is_held[held] = True
+    return index.select(np.flatnonzero(~is_held)), index.select(held)
 
 
 def gather_judged(
@@ -379,10 +391,10 @@ def gather_judged(
 def _save_sample(sample: EdgeSample, path: Path) -> None:
     """Write the arrays, whole or not at all."""
     with replacing(path) as aside, aside.open("wb") as file:
-        np.savez(file, allow_pickle=False, relations=sample.relations, targets=sample.targets)
+        np.savez(file, allow_pickle=False, relations=sample.relations, targets=sample.targets, least=sample.least)
 
 
 def _load_sample(path: Path) -> EdgeSample:
     """Read what :func:`_save_sample` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
-        return EdgeSample(arrays["relations"], arrays["targets"])
+        return EdgeSample(arrays["relations"], arrays["targets"], float(arrays["least"]))

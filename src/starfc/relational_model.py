@@ -77,7 +77,7 @@ def open_network(model: Model) -> RelationalModel:
 
 
 def combine_scores(relations: ScoredEdges, gcn: ScoredEdges) -> ScoredEdges:
-    """Combine what both say of the edges that both have scored: the first columns of the longer lists.
+    """Combine what both say of the edges that both have scored; beyond the GCN's lists, relations have the word alone.
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def combine_scores(relations: ScoredEdges, gcn: ScoredEdges) -> ScoredEdges:
     Returns
     -------
     ScoredEdges
-        (n, k').
+        (n, k).
 
     Examples
     --------
@@ -99,13 +99,14 @@ def combine_scores(relations: ScoredEdges, gcn: ScoredEdges) -> ScoredEdges:
     array([[0.5, 0. ]], dtype=float32)
     """
     k = gcn.scores.shape[1]
-    scores = np.empty(gcn.scores.shape, dtype=np.float32)
+    scores = np.empty(relations.scores.shape, dtype=np.float32)
 
     def combine_tile(start: int, stop: int) -> None:
         first, second = relations.scores[start:stop, :k], gcn.scores[start:stop]
         odds = [p / (1 - p) for p in (np.clip(part, _LEAST, 1 - _LEAST) for part in (first, second))]
         both = np.sqrt(odds[0] * odds[1])
-        scores[start:stop] = np.where(first > 0, both / (1 + both), 0)
+        scores[start:stop, :k] = np.where(first > 0, both / (1 + both), 0)
+        scores[start:stop, k:] = relations.scores[start:stop, k:]
 
     run_tiles(len(scores), _TILE_ROWS, combine_tile, "combine")
-    return ScoredEdges(gcn.neighbors, scores)
+    return ScoredEdges(relations.neighbors, scores)

@@ -25,7 +25,7 @@ from .features import Features
 from .knn import KnnGraph, build_knn
 from .profiles import choose_k, measure_profiles
 from .progress import Progress, silent
-from .relational import RelationalModel
+from .relational import RelationalModel, find_least_discovery, predict_log_odds
 from .relational import load_shipped as load_shipped
 from .relations import RELATIONS, relate_rows, survey_graph
 
@@ -46,10 +46,13 @@ class EdgeSample:
     relations : float32 (m, relations)
     targets : float32 (m,)
         1 where both ends are the same person.
+    least : float
+        How sure a face must be there of what it links (`find_least_discovery`).
     """
 
     relations: NDArray[np.float32]
     targets: NDArray[np.float32]
+    least: float = 0.0
 
 
 def sample_edges(
@@ -106,13 +109,13 @@ def sample_edges(
         targets.append(labels[ends[0]][usable] == labels[ends[1]][usable])
         n_found += int(usable.sum())
     drawn = rng.permutation(n_found)[:n_edges]
-    return EdgeSample(np.concatenate(relations)[drawn], np.concatenate(targets)[drawn].astype(np.float32))
+    kept = np.concatenate(relations)[drawn], np.concatenate(targets)[drawn].astype(np.float32)
+    return EdgeSample(*kept, find_least_discovery(around))
 
 
 def fit_network(
     samples: list[EdgeSample],
     *,
-    start: RelationalModel | None = None,
     hidden: tuple[int, ...] = HIDDEN,
     epochs: int = 10,
     learning_rate: float = 4e-3,
@@ -127,10 +130,8 @@ def fit_network(
     ----------
     samples : list of EdgeSample
         One for each collection; those with fewer edges have a larger weight each.
-    start : RelationalModel, optional
-        Go on from its weights; random ones by default.
     hidden : tuple of int
-        Widths of the hidden layers, where there is no start.
+        Widths of the hidden layers.
     epochs, learning_rate, weight_decay, seed
         Of the optimiser (AdamW, one cycle).
     facts : dict, optional
@@ -142,7 +143,7 @@ def fit_network(
     """
     torch = _import_torch()
     relations = np.concatenate([sample.relations for sample in samples])
-    lowest, highest = (start.lowest, start.highest) if start else np.quantile(relations, _RANGE, axis=0)
+    lowest, highest = np.quantile(relations, _RANGE, axis=0)
     inputs = np.clip(relations, lowest, highest).astype(np.float32)
     targets = torch.from_numpy(np.concatenate([sample.targets for sample in samples]))
     weights = torch.from_numpy(_weigh_samples(samples))
@@ -150,7 +151,7 @@ def fit_network(
     mean, spread = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 0.1 * (highest - lowest) + 1e-3)
     scaled = torch.from_numpy(((inputs - mean) / spread).astype(np.float32))
     torch.manual_seed(seed)
-    network = _make_network(torch, start, hidden, mean, spread)
+    network = _make_network(torch, [len(mean), *hidden, 1])
     optimizer = torch.optim.AdamW(network.parameters(), learning_rate, weight_decay=weight_decay)
     n_batches = -(-len(inputs) // _BATCH)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=epochs * n_batches)
@@ -216,7 +217,9 @@ def fit_residual(
     inputs = np.clip(relations, lowest, highest)
     mean, spread = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 0.1 * (highest - lowest) + 1e-3)
     scaled = torch.from_numpy(((inputs - mean) / spread).astype(np.float32))
-    known = torch.from_numpy(start.predict(relations))
+    known = torch.from_numpy(
+        np.concatenate([predict_log_odds(start, sample.relations, sample.least) for sample in samples])
+    )
     targets = torch.from_numpy(np.concatenate([sample.targets for sample in samples]))
     weights = torch.from_numpy(_weigh_samples(samples))
     rng = np.random.default_rng(seed)
@@ -320,25 +323,11 @@ def _weigh_samples(samples: list[EdgeSample]) -> NDArray[np.float32]:
     return np.concatenate([np.full(size, most / max(size, most / 3), np.float32) for size in sizes])
 
 
-def _make_network(
-    torch: Any,  # noqa: ANN401
-    start: RelationalModel | None,
-    hidden: tuple[int, ...],
-    mean: NDArray[np.float32],
-    spread: NDArray[np.float32],
-) -> Any:  # noqa: ANN401
-    """Make a network on scaled relations, with random weights or those of a model."""
-    widths = [len(mean), *(len(bias) for bias in start.biases)] if start else [len(mean), *hidden, 1]
+def _make_network(torch: Any, widths: list[int]) -> Any:  # noqa: ANN401
+    """Make a network with random weights, relu between its layers."""
     layers: list[Any] = []
-    for at, (n_in, n_out) in enumerate(pairwise(widths)):
-        layer = torch.nn.Linear(n_in, n_out)
-        if start is not None:
-            weight, bias = start.weights[at], start.biases[at]
-            if at == 0:  # the model takes relations as they are
-                weight, bias = weight * spread[:, None], bias + mean @ weight
-            layer.weight.data = torch.from_numpy(np.ascontiguousarray(weight.T, np.float32))
-            layer.bias.data = torch.from_numpy(np.ascontiguousarray(bias, np.float32))
-        layers += [layer, torch.nn.ReLU()]
+    for n_in, n_out in pairwise(widths):
+        layers += [torch.nn.Linear(n_in, n_out), torch.nn.ReLU()]
     return torch.nn.Sequential(*layers[:-1])
 
 

@@ -79,6 +79,13 @@ def multiply_row(row, stored) -> np.float32:  # type: ignore[no-untyped-def]
     return total
 
 
+@njit(cache=True, nogil=True)
+def narrow_rows(rows, out) -> None:  # type: ignore[no-untyped-def]
+    """Write rows as the bits of halves; nothing may be larger than these can say."""
+    for i in range(len(rows)):
+        _encode_row(rows[i], out[i])
+
+
 def _encode_row(source: NDArray[np.float32], target: NDArray[Any]) -> None:
     """Copy a row to the store, rounded to nearest even; for kernels only."""
 

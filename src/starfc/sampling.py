@@ -37,6 +37,8 @@ class SamplingPlan:
         Neighbours per face in the kNN graph rebuilt inside the subgraph.
     full_graph : bool
         Take every face every time (row a of the paper's sampling table); the rest is then ignored.
+    most_faces : int or None
+        Faces of one person at most; None takes all, as published.
     """
 
     seeds: int
@@ -45,6 +47,7 @@ class SamplingPlan:
     sample_randomness: float | None
     k: int
     full_graph: bool = False
+    most_faces: int | None = None
 
     def __post_init__(self) -> None:
         if self.seeds < 1 or self.near < 1 or self.k < 1:
@@ -76,7 +79,7 @@ def fit_plan(plan: SamplingPlan, *, n_people: int, n_faces: int, max_nodes: int 
 
     The neighbourhoods of all seeds together shrink to the number of people, and further to what keeps a
     subgraph at about `max_nodes` faces on average. (The paper speaks of about 10K nodes, but its numbers give
-    about 78K on MS1M, where a person has 67 faces; so only the default preset asks for this limit.) Where the
+    about 78K on MS1M, where a person has 67 faces; so only preset "gcn" asks for this limit.) Where the
     neighbourhoods would cover more than half of all people they would mostly be the same, so a single seed is
     used, as in the authors' code. K_1 keeps its proportion to the people found, and always leaves at least
     one of them out.
@@ -94,7 +97,8 @@ def fit_plan(plan: SamplingPlan, *, n_people: int, n_faces: int, max_nodes: int 
     >>> fit_plan(PLANS["ms1m"], n_people=8573, n_faces=576_494) == PLANS["ms1m"]
     True
     >>> fit_plan(PLANS["ms1m"], n_people=300, n_faces=3000)
-    SamplingPlan(seeds=1, near=299, cluster_randomness=260, sample_randomness=0.9, k=80, full_graph=False)
+    SamplingPlan(seeds=1, near=299, cluster_randomness=260, sample_randomness=0.9, k=80, full_graph=False,
+                 most_faces=None)
     """
     kept = 1.0 if plan.cluster_randomness is None else min(1.0, plan.cluster_randomness / plan.people_found)
     found = min(plan.people_found, n_people)
@@ -136,7 +140,7 @@ def sample_subgraph(index: PersonIndex, plan: SamplingPlan, rng: np.random.Gener
     seeds = rng.choice(len(index), size=min(plan.seeds, len(index)), replace=False)
     found = np.unique(np.concatenate([seeds, index.nearest_people(seeds, plan.near).ravel()]))  # S_1
     people = _keep(found, plan.cluster_randomness, rng)  # S_2, after CR
-    faces = index.faces_of(people)
+    faces = index.faces_of(people, most=plan.most_faces, rng=rng)
     n_kept = None if plan.sample_randomness is None else round(plan.sample_randomness * len(faces))
     return _keep(faces, n_kept, rng)  # S, after SR
 

@@ -11,15 +11,18 @@ Written out as it stands, an edge costs O(h²). Three identities make it O(h):
 - prelu(v) = (1 + a)/2 v + (1 - a)/2 |v|, so the linear half is a number per node (p_i + q_j) and an edge needs only
   the sum of u |P_i + Q_j|; u is folded into P and Q, up to its sign.
 
-P and Q are the largest arrays by far. They need not be there whole: the sum runs over groups of columns in a fixed
-order, and any number of groups can be done at a time, at the price of computing the last convolution again for each
-pass. Runs of rows have a fixed size, each is done by one thread with a single-threaded BLAS, and rows are visited in an
-order that keeps neighbours in the cache. So the scores have the same bits whatever the threads and the memory.
+P and Q are the largest arrays by far. Of many faces they are kept in half precision, unless a sample of edges says that
+this would move a score by more than .0005: then in single precision, half of the columns at a time. And they need not
+be there whole: the sum runs over groups of columns in a fixed order, and any number of groups can be done at a time, at
+the price of computing the last convolution again for each pass. Runs of rows have a fixed size, each is done by one
+thread with a single-threaded BLAS, and rows are visited in an order that keeps neighbours in the cache. So the scores
+have the same bits whatever the threads and the memory.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -29,13 +32,22 @@ from .affinity import build_affinity
 from .convolution import TILE_ROWS, Layer, RowSource, open_rows
 from .errors import InputError
 from .features import Features
+from .halves import as_single
 from .knn import KnnGraph
-from .memoryplan import choose_group
+from .memoryplan import choose_group, measure_column
 from .model import Model
 from .progress import Progress, silent
 from .roworder import order_rows
+from .rowstore import narrow_rows
 from .scratch import Scratch
 from .tiles import run_tiles
+from .workers import one_blas_thread
+
+BITS = 2  # counted up when a change here changes scores: kept ones are made anew
+_COLUMN_BYTES = 8  # of P and Q in single precision
+_MOST_ROUNDING = 5e-4  # of a score in the sample; a rarer edge may be moved by twice as much
+_SAMPLED_ROWS = 64
+_LARGEST_HALF = np.float32(65504)
 
 
 @dataclass(frozen=True)
@@ -163,25 +175,26 @@ class _Scoring:
         self.features, self.graph, self.model = features, graph, model
         self.scratch, self.progress = scratch, progress
         self.head = split_head(model, choose_group(graph.n))
+        self.may_halve = measure_column(graph.n) < _COLUMN_BYTES
         self.passes = self.head.divide(columns)
+        # In single precision half of the columns fit: all of them at first, some are not needed.
+        width = int(self.head.bounds[-1])
+        self.single = self.head.divide(max(1, (columns or width) // 2)) if self.may_halve else self.passes
         self.n_tiles = -(-graph.n // TILE_ROWS)
         self.n_hidden = len(model.config.hidden)
 
     def run(self) -> NDArray[np.float32]:
         """Return the scores, (n, k)."""
-        self.scratch.start_journal((self.n_hidden - 1 + 2 * len(self.passes)) * self.n_tiles)
-        shape = self.graph.neighbors.shape
-        # A tile that was cut short must find what it began with, so passes write what the next one reads elsewhere.
-        n_versions = 2 if self.scratch.folder is not None and len(self.passes) > 1 else 1
-        versions = [self.scratch.array(f"scores{v}", shape, np.float32) for v in range(n_versions)]
+        self.scratch.start_journal((self.n_hidden - 1 + 2 * len(self.single)) * self.n_tiles)
+        scores = self.scratch.array("scores0", self.graph.neighbors.shape, np.float32)
         if not self.scratch.all_done:
             self.scratch.watch(self.graph.neighbors, self.graph.similarities)
             self.order = order_rows(self.graph)
             self.position = np.empty(self.graph.n, dtype=np.int32)
             self.position[self.order] = np.arange(self.graph.n, dtype=np.int32)
             last = self._convolve_hidden()
-            self._score_passes(last, versions)
-        return versions[0]
+            self._score_passes(last, scores)
+        return scores
 
     def _convolve_hidden(self) -> Layer:
         """Compute all layers but the last, which is returned to be applied tile by tile."""
@@ -197,27 +210,64 @@ class _Scoring:
                 below = RowSource(states, ones)
         return layer
 
-    def _score_passes(self, last: Layer, versions: list[NDArray[np.float32]]) -> None:
+    def _score_passes(self, last: Layer, scores: NDArray[np.float32]) -> None:
         """Sum up the edges, some columns at a time."""
         bounds, n = self.head.bounds, self.graph.n
-        width = max(int(bounds[stop] - bounds[first]) for first, stop in self.passes)
-        flat = [self.scratch.array(name, (n * width,), np.float32) for name in ("source", "target")]
+        halves = self.may_halve and self._measure_rounding(last) <= _MOST_ROUNDING
+        passes, kind_of_number = (self.passes, np.uint16) if halves else (self.single, np.float32)
+        width = max(int(bounds[stop] - bounds[first]) for first, stop in passes)
+        flat = [self.scratch.array(name, (n * width,), kind_of_number) for name in ("source", "target")]
         linear = self.scratch.array("linear", (n, 2), np.float32)
-        for number, (first, stop) in enumerate(self.passes):
+        # A tile that was cut short must find what it began with, so passes write what the next one reads elsewhere.
+        versions = [scores]
+        if self.scratch.folder is not None and len(passes) > 1:
+            versions.append(self.scratch.array("scores1", scores.shape, np.float32))
+        for number, (first, stop) in enumerate(passes):
             n_columns = int(bounds[stop] - bounds[first])
             source, target = (array[: n * n_columns].reshape(n, n_columns) for array in flat)
-            n_left = len(self.passes) - 1 - number  # the last pass writes the first version
+            n_left = len(passes) - 1 - number  # the last pass writes the first version
             before, after = versions[(n_left + 1) % len(versions)], versions[n_left % len(versions)]
             unit = (self.n_hidden - 1 + 2 * number) * self.n_tiles
-            suffix = f" {number + 1}/{len(self.passes)}" if len(self.passes) > 1 else ""
+            suffix = f" {number + 1}/{len(passes)}" if len(passes) > 1 else ""
             project = _Project(last, self.head, self.order, (first, stop), source, target, linear)
             self._run(unit, f"project nodes{suffix}", project)
-            kind = (number == 0, number == len(self.passes) - 1)
+            kind = (number == 0, number == len(passes) - 1)
             score = _Score(
                 self.graph, self.head, self.order, self.position, (first, stop), source, target, linear,
                 before, after, *kind,
             )  # fmt: skip
             self._run(unit + self.n_tiles, f"score edges{suffix}", score)
+        for unit in range((self.n_hidden - 1 + 2 * len(passes)) * self.n_tiles, self.scratch.n_units):
+            self.scratch.mark(unit)  # passes that were not needed
+
+    @one_blas_thread()
+    def _measure_rounding(self, last: Layer) -> float:
+        """Return by how much half precision moves the scores of a sample of edges, at most."""
+        rows = self.order[:: -(-self.graph.n // _SAMPLED_ROWS)]
+        lists = self.graph.neighbors[rows]
+        nodes = np.unique(np.concatenate([rows, lists[lists >= 0]])).astype(np.int32)
+        hidden = np.concatenate(
+            [
+                last.apply(nodes[start : start + TILE_ROWS])[: len(nodes) - start]
+                for start in range(0, len(nodes), TILE_ROWS)
+            ]
+        )
+        linear = hidden @ self.head.lines
+        linear[:, 0] += self.head.constant
+        places = np.where(lists < 0, np.int32(-1), np.searchsorted(nodes, lists).astype(np.int32))
+        found = []
+        for kind in (np.float32, np.uint16):
+            source, target = (np.empty(hidden.shape, kind) for _ in range(2))
+            _put_block(hidden @ self.head.source + self.head.bias, source)
+            _put_block(hidden @ self.head.target, target)
+            own = np.searchsorted(nodes, rows)
+            sums = np.empty(places.shape, np.float32)
+            _sum_edges(
+                places, source[own], target, linear[own, 0], linear[:, 1], self.head.bounds, self.head.signs, True, sums
+            )
+            _squash(places, sums)
+            found.append(sums)
+        return float(np.abs(found[0] - found[1]).max())
 
     def _run(self, first_unit: int, stage: str, work: _Convolve | _Project | _Score) -> None:
         """Do the tiles of a stage that are not done yet."""
@@ -253,8 +303,8 @@ class _Project:
     head: Head
     order: NDArray[np.int32]
     groups: tuple[int, int]
-    source: NDArray[np.float32]
-    target: NDArray[np.float32]
+    source: NDArray[Any]  # float32, or uint16 with the bits of halves
+    target: NDArray[Any]
     linear: NDArray[np.float32]
 
     def __call__(self, start: int, stop: int) -> None:
@@ -266,8 +316,9 @@ class _Project:
             # A product per group, because the bits of a product depend on its width; of fixed height, even if the
             # last tile is short.
             projected = hidden @ self.head.source[:, lo:hi]
-            np.add(projected[:count], self.head.bias[lo:hi], out=self.source[start:stop, lo - first : hi - first])
-            self.target[start:stop, lo - first : hi - first] = (hidden @ self.head.target[:, lo:hi])[:count]
+            projected += self.head.bias[lo:hi]
+            _put_block(projected[:count], self.source[start:stop, lo - first : hi - first])
+            _put_block((hidden @ self.head.target[:, lo:hi])[:count], self.target[start:stop, lo - first : hi - first])
         if self.groups[0] == 0:
             self.linear[start:stop] = (hidden @ self.head.lines)[:count]
             self.linear[start:stop, 0] += self.head.constant
@@ -282,8 +333,8 @@ class _Score:
     order: NDArray[np.int32]
     position: NDArray[np.int32]
     groups: tuple[int, int]
-    source: NDArray[np.float32]
-    target: NDArray[np.float32]
+    source: NDArray[Any]
+    target: NDArray[Any]
     linear: NDArray[np.float32]
     before: NDArray[np.float32]
     after: NDArray[np.float32]
@@ -332,6 +383,14 @@ def split_head(model: Model, group_columns: int) -> Head:
     )
 
 
+def _put_block(block: NDArray[np.float32], target: NDArray[Any]) -> None:
+    """Store a block of P or Q, in half precision where the array has it; no network in use comes near the limit."""
+    if target.dtype == np.float32:
+        target[:] = block
+    else:
+        narrow_rows(np.clip(block, -_LARGEST_HALF, _LARGEST_HALF), target)
+
+
 @njit(cache=True, nogil=True)
 def _sum_edges(places, source, target, source_linear, target_linear, bounds, signs, is_first, sums):  # type: ignore[no-untyped-def]
     """Add sign * sum |P_i + Q_j| over some groups of columns to the edges of a tile, four edges of a row at a time."""
@@ -368,10 +427,11 @@ def _sum_four(p, a, b, c, d):  # type: ignore[no-untyped-def]
     """Return the sum of |p + x| for four rows x."""
     sum_a, sum_b, sum_c, sum_d = np.float32(0), np.float32(0), np.float32(0), np.float32(0)
     for t in range(len(p)):
-        sum_a += abs(p[t] + a[t])
-        sum_b += abs(p[t] + b[t])
-        sum_c += abs(p[t] + c[t])
-        sum_d += abs(p[t] + d[t])
+        own = as_single(p[t])
+        sum_a += abs(own + as_single(a[t]))
+        sum_b += abs(own + as_single(b[t]))
+        sum_c += abs(own + as_single(c[t]))
+        sum_d += abs(own + as_single(d[t]))
     return sum_a, sum_b, sum_c, sum_d
 
 

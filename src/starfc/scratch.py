@@ -103,6 +103,11 @@ class Scratch:
             return
         self._journal = self.array(_JOURNAL, (n_units,), np.uint8)
 
+    @property
+    def n_units(self) -> int:
+        """Units of the journal."""
+        return len(self._journal)
+
     def is_done(self, unit: int) -> bool:
         """Tell whether a unit is finished."""
         return bool(self._journal[unit])
@@ -117,13 +122,21 @@ class Scratch:
         self._journal[unit] = 1
 
     def watch(self, *arrays: NDArray[Any]) -> None:
-        """Let `relieve` release the pages of these arrays too, as far as they are memory maps."""
+        """Let `relieve` release the pages of these arrays too, as far as they are maps of what is in a file.
+
+        A copy-on-write map is not: what was written into it would be lost.
+        """
         for array in arrays:
             source: Any = array
-            while isinstance(source, np.ndarray):
+            while isinstance(source, np.ndarray) and getattr(source, "mode", "r") != "c":
                 source = source.base
             if isinstance(source, mmap.mmap) and all(source is not known for known in self._maps):
                 self._maps.append(source)
+
+    def expect_random_reads(self, expected: bool) -> None:
+        """Tell the system whether rows are read here and there, so that it reads nothing around them."""
+        for mapped in self._maps:
+            mapped.madvise(mmap.MADV_RANDOM if expected else mmap.MADV_NORMAL)
 
     def relieve(self, *, always: bool = False) -> None:
         """Release the mapped pages if the process has more memory than it may; they are read again when needed."""
@@ -145,7 +158,10 @@ class Scratch:
         link.unlink(missing_ok=True)
         with file.open("rb") as opened:
             os.fsync(opened.fileno())  # writes the mapped pages too
-        link.hardlink_to(file)
+        try:
+            link.hardlink_to(file)
+        except OSError:  # some file systems have no second names
+            shutil.copyfile(file, link)
         link.replace(target)
 
     def remove(self) -> None:

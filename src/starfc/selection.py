@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 
 LANES = 64  # scores tested together for "does any of these beat the worst kept"
 _INSERTED = 96  # keys up to which they are sorted by insertion, which takes half the time of numpy for 30 of them
-_FINE_LANES = 16  # where one does, so many are tested again together
+_FINE_LANES = 32  # where one does, so many are tested again together
+_FIRST_STEP = np.float32(0.02)  # from a guessed floor to where it is looked for
+_MOST_HALVINGS = 24  # of that, beyond which numbers are as good as equal
 
 
 class Selection(NamedTuple):
@@ -52,10 +54,13 @@ class Selection(NamedTuple):
     k: int
 
 
-def start_selection(n: int, k: int) -> Selection:
-    """Return an empty selection of k for each of n rows; `floors` is longer, so that whole lanes can be read."""
+def start_selection(n: int, k: int, *, room: int = 0) -> Selection:
+    """Return an empty selection of k for each of n rows, which can each hold `room` more or at least twice as many.
+
+    `floors` is longer, so that whole lanes can be read.
+    """
     return Selection(
-        keys=np.empty((n, 3 * k + 16), dtype=np.uint64),
+        keys=np.empty((n, k + max(room, 2 * k + 16)), dtype=np.uint64),
         counts=np.zeros(n, dtype=np.int32),
         floor_keys=np.zeros(n, dtype=np.uint64),
         floors=np.full(n + LANES, -np.inf, dtype=np.float32),
@@ -199,17 +204,11 @@ def offer(selection, row, similarity, other) -> None:  # type: ignore[no-untyped
 
 @njit(cache=True, nogil=True)
 def offer_run(selection, row, line, first_id) -> None:  # type: ignore[no-untyped-def]
-    """Give `row` the candidates first_id, first_id + 1, ..., of which the similarities are in a short line."""
-    keys, floor, held = selection.keys[row], selection.floors[row], selection.counts[row]
-    for j in range(len(line)):
-        if line[j] >= floor:
-            keys[held] = pack_key(line[j], first_id + j)
-            held += 1
-            if held == len(keys):
-                selection.counts[row] = held
-                _drop_rest(selection, row)
-                floor, held = selection.floors[row], selection.counts[row]
-    selection.counts[row] = held
+    """Give `row` the candidates first_id, first_id + 1, ..., of which there may be as many as it has room for."""
+    keys = selection.keys[row]
+    if selection.counts[row] + len(line) >= len(keys):
+        _drop_rest(selection, row)
+    selection.counts[row] = collect_keys(line, selection.floors[row], first_id, keys, selection.counts[row])
 
 
 @njit(cache=True, nogil=True)
@@ -286,22 +285,24 @@ def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def collect_keys(line, floor, first_id: int, keys, n_kept: int) -> int:  # type: ignore[no-untyped-def]
-    """Append the keys of the numbers of a line that reach a floor; return how many keys there are then."""
-    n_whole = len(line) // _FINE_LANES * _FINE_LANES
-    for begin in range(0, n_whole, _FINE_LANES):
-        part = line[begin : begin + _FINE_LANES]
+    """Append the keys of the numbers of a line that reach a floor; return how many keys there are then.
+
+    There must be room for one more. Where any of a lane does, their places are noted without a branch for each: whether
+    a number reaches the floor cannot be foreseen, and a wrong guess takes as long as ten comparisons.
+    """
+    for begin in range(0, len(line), _FINE_LANES):
+        end = min(begin + _FINE_LANES, len(line))
         n_hits = 0
-        for j in range(_FINE_LANES):
-            n_hits += part[j] >= floor
+        for j in range(begin, end):
+            n_hits += line[j] >= floor
         if n_hits:
-            for j in range(_FINE_LANES):
-                if part[j] >= floor:
-                    keys[n_kept] = pack_key(part[j], first_id + begin + j)
-                    n_kept += 1
-    for j in range(n_whole, len(line)):
-        if line[j] >= floor:
-            keys[n_kept] = pack_key(line[j], first_id + j)
-            n_kept += 1
+            at = n_kept
+            for j in range(begin, end):
+                keys[at] = j
+                at += line[j] >= floor
+            for i in range(n_kept, at):
+                keys[i] = pack_key(line[keys[i]], first_id + np.int64(keys[i]))
+            n_kept = at
     return n_kept
 
 
@@ -322,6 +323,44 @@ def find_floor(line, most) -> np.float32:  # type: ignore[no-untyped-def]
     keep_best(maxima, width, most)
     floor: np.float32 = maxima[most - 1]
     return floor
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})  # else they are counted one by one
+def count_reaching(line, floor) -> int:  # type: ignore[no-untyped-def]
+    """Return how many numbers of a line, not more than 2^24, reach a floor."""
+    total = np.float32(0)  # eight of them are added at once where eight integers would take two steps
+    for j in range(len(line)):
+        total += np.float32(1) if line[j] >= floor else np.float32(0)
+    return int(total)
+
+
+@njit(cache=True, nogil=True)
+def sharpen_floor(line, most, guess) -> np.float32:  # type: ignore[no-untyped-def]
+    """Return a number that `most` of a line reach, or more where some are equal; -inf if it has no more than that.
+
+    Found by halving, from a guess: counting takes so little time that it is faster than to sort out too many.
+    """
+    if len(line) <= most:
+        return np.float32(-np.inf)
+    low = guess if np.isfinite(guess) else find_floor(line, most)
+    step = _FIRST_STEP
+    if not np.isfinite(low):
+        low = np.float32(0)
+    while count_reaching(line, low) < most:
+        low, step = low - step, 2 * step
+    high, step = low + _FIRST_STEP, 2 * _FIRST_STEP
+    while count_reaching(line, high) >= most:
+        low, high, step = high, high + step, 2 * step
+    for _ in range(_MOST_HALVINGS):
+        middle = (low + high) * np.float32(0.5)
+        n_reaching = count_reaching(line, middle)
+        if n_reaching >= most:
+            low = middle
+            if n_reaching == most:
+                break
+        else:
+            high = middle
+    return low
 
 
 @njit(cache=True, parallel=True)

@@ -1,17 +1,18 @@
 """Stages: how one run of the pipeline gets its graph and its scores, from the work folder or anew.
 
 In: Features, Settings, a model. Out: KnnGraph and ScoredEdges. Keeps the run's clock, notes, memory plan and work
-folder. With a work folder, finished stages are kept there, and the kNN graph and the scores of a GCN go on behind the
-last tile that a killed run had finished (scores by relations begin anew); without one, arrays that do not fit in memory
-go to a temporary folder that is removed in the end.
+folder. With a work folder, finished stages are kept there, and the search in cells and the scores go on behind the last
+tile that a killed run had finished; without one, arrays that do not fit in memory go to a temporary folder that is
+removed in the end.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import mmap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,8 +22,9 @@ from typing import Any
 import numpy as np
 
 from . import __version__
-from .atomic import replacing, temporary_folder
+from .atomic import temporary_folder
 from .background import find_threshold
+from .cellknn import BITS as CELL_BITS
 from .convolution import reads_in_place
 from .errors import InputError
 from .features import Features, map_npy
@@ -32,9 +34,10 @@ from .model import Model
 from .profiles import Profiles, choose_k, measure_profiles
 from .progress import Progress
 from .prune import count_surviving
-from .relational import load_shipped, score_by_relations
+from .relational import BITS, SCORES, load_shipped, score_by_relations
 from .relational_model import SCORERS as RELATIONAL
 from .relational_model import combine_scores, open_network
+from .score import BITS as GCN_BITS
 from .score import ScoredEdges, score_by_cosine, score_edges
 from .scratch import Scratch, identify_boot, read_facts, remove_scratch
 from .settings import Settings
@@ -43,7 +46,6 @@ from .workdir import Workdir, digest_arrays, digest_features
 
 logger = logging.getLogger(__name__)
 _CHECK_ROWS = 4096
-_PARTS = "scores.parts"
 _KNN_PARTS = "knn.parts"
 _PRUNING_PARTS = "pruning.parts"
 
@@ -123,16 +125,16 @@ class Run:
             run_tiles(len(features), _CHECK_ROWS, check_rows, "check", self.progress, self.pages.relieve)
 
     def choose_neighbors(
-        self, features: Features, settings: Settings, model: Model | None, *, is_open: bool
+        self, features: Features, settings: Settings, model: Model | None, *, most: int | None
     ) -> Settings:
-        """Measure the background of every face where edges are scored by relations, and find k where it is open."""
+        """Measure the background of every face where relations score edges; find k, unless `most` is None."""
         if settings.scorer not in RELATIONAL:
             return settings
         with self.timed("profiles"):
             self._profiles = measure_profiles(features, progress=self._progress)
-            if not is_open:
+            if most is None:
                 return settings
-            k = min(choose_k(features, self._profiles), len(features) - 1)
+            k = min(choose_k(features, self._profiles, progress=self._progress), most)
         whose = "model's network of relations" if model is not None else "shipped relational model"
         self.notes.append(f"edges are scored by the {whose}; {k} neighbours per face, from the data")
         return replace(settings, n_neighbors=k)
@@ -179,7 +181,8 @@ class Run:
                     order = None if ready.order is None else digest_arrays(order=ready.order)
                     self.depends_on |= {"graph": digest, "order": order}
                 return KnnGraph(ready.neighbors[:, :k], ready.similarities[:, :k], ready.order)
-            self.depends_on |= {"knn": {"k": k, "method": method, "recall": recall, "seed": seed}}
+            wanted = {"k": k, "method": method, "recall": recall, "seed": seed, "bits": CELL_BITS}
+            self.depends_on |= {"knn": wanted}
 
             def build() -> KnnGraph:
                 return build_knn(
@@ -196,8 +199,9 @@ class Run:
     def get_scores(self, features: Features, graph: KnnGraph, settings: Settings, model: Model | None) -> ScoredEdges:
         """Return the scored edges, by cosine or by the model."""
         with self.timed("score"):
-            if self.workdir.folder is not None and settings.scorer not in ("gcn", "combined"):
-                remove_scratch(self.workdir.folder / _PARTS)  # of a killed run that had a GCN
+            if self.workdir.folder is not None:  # what killed runs with other scorers have left
+                for stage in {"cosine": ("scores", "relations"), "combined": ()}.get(settings.scorer, ("relations",)):
+                    remove_scratch(self.workdir.folder / f"{stage}.parts")
             if settings.scorer == "relational":
                 return self._score_relations(features, graph, settings, model)
             if settings.scorer == "cosine" or model is None:
@@ -211,23 +215,14 @@ class Run:
 
     def _score_gcn(self, features: Features, graph: KnnGraph, model: Model) -> ScoredEdges:
         """Return the edges scored by the model's GCN."""
-        facts = self.depends_on | {"k": graph.k, "model": digest_arrays(**model.tensors)}
-        opened: list[Scratch] = []  # only if there is work to do
+        facts = self.depends_on | {"k": graph.k, "model": digest_arrays(**model.tensors), "bits": GCN_BITS}
 
-        def build() -> ScoredEdges:
-            scratch = self._open_scratch(facts)
-            opened.append(scratch)
+        def build(scratch: Scratch) -> ScoredEdges:
             scratch.watch(features.raw)
             columns = scratch.facts["columns"]
             return score_edges(features, graph, model, columns=columns, scratch=scratch, progress=self.progress)
 
-        def save(scored: ScoredEdges, path: Path) -> None:
-            opened[0].publish("scores0", path)
-
-        scored = self.workdir.stage("scores", facts, build, save, partial(_load_scores, graph), ending=".npy")
-        if self.plan.in_files:
-            remove_scratch(self._folder() / _PARTS)  # what is mapped of it stays readable
-        return scored
+        return self._keep_scores("scores", facts, graph, build)
 
     def _score_relations(
         self, features: Features, graph: KnnGraph, settings: Settings, model: Model | None, stage: str = "scores"
@@ -235,17 +230,35 @@ class Run:
         """Return the edges scored by the relational model that was given, else by the shipped one."""
         is_own = model is not None and model.config.scorer in RELATIONAL
         network = open_network(model) if model is not None and is_own else load_shipped()
-        facts = self.depends_on | {"k": settings.n_neighbors, "model": digest_arrays(**network.tensors)}
+        facts = self.depends_on | {"k": settings.n_neighbors, "model": digest_arrays(**network.tensors), "bits": BITS}
 
-        def build() -> ScoredEdges:
+        def build(scratch: Scratch) -> ScoredEdges:
             self.pages.relieve(always=self.plan.in_files)
-            return score_by_relations(features, graph, model=network, profiles=self._profiles, progress=self._progress)
+            return score_by_relations(
+                features, graph, model=network, profiles=self._profiles, scratch=scratch, progress=self._progress
+            )
+
+        return self._keep_scores(stage, facts, graph, build)
+
+    def _keep_scores(
+        self, stage: str, facts: dict[str, Any], graph: KnnGraph, build: Callable[[Scratch], ScoredEdges]
+    ) -> ScoredEdges:
+        """Return scores from the work folder, or build them in files that a killed run goes on with, and keep them."""
+        opened: list[Scratch] = []  # only if there is work to do
+
+        def start() -> ScoredEdges:
+            opened.append(self._open_scratch(facts, f"{stage}.parts"))
+            return build(opened[0])
 
         def save(scored: ScoredEdges, path: Path) -> None:
-            with replacing(path) as aside, aside.open("wb") as file:
-                np.save(file, scored.scores, allow_pickle=False)
+            opened[0].publish(SCORES, path)
 
-        return self.workdir.stage(stage, facts, build, save, partial(_load_scores, graph), ending=".npy")
+        scored = self.workdir.stage(stage, facts, start, save, partial(_load_scores, graph), ending=".npy")
+        if self.plan.in_files:
+            remove_scratch(self._folder() / f"{stage}.parts")  # what is mapped of it stays readable
+        if opened and self.workdir.folder is not None:
+            return _load_scores(graph, self.workdir.folder / f"{stage}.npy")  # what was built writes into the file
+        return scored
 
     @contextmanager
     def pruning(self, scored: ScoredEdges, settings: Settings) -> Iterator[Scratch]:
@@ -274,12 +287,12 @@ class Run:
             yield scratch
         remove_scratch(folder)
 
-    def _open_scratch(self, facts: dict[str, Any]) -> Scratch:
+    def _open_scratch(self, facts: dict[str, Any], name: str) -> Scratch:
         """Open the files of scoring; where a killed run has left some, its number of columns stands."""
         limit = self.plan.budget_bytes
         if not self.plan.in_files:
             return Scratch(limit_bytes=limit, facts={"columns": self.plan.columns})
-        folder = self._folder() / _PARTS
+        folder = self._folder() / name
         wanted = json.loads(json.dumps({"starfc": __version__, **facts}))
         left = read_facts(folder) or {}
         same = left.get("boot") == identify_boot() and {name: left.get(name) for name in wanted} == wanted
@@ -308,9 +321,14 @@ def measure_sizes(
 
 
 def _load_scores(graph: KnnGraph, path: Path) -> ScoredEdges:
-    """Open scores that were kept, as a map of which nothing is written back."""
-    map_npy(path)  # names what is wrong with it
-    return ScoredEdges(graph.neighbors, np.load(path, mmap_mode="c", allow_pickle=False))
+    """Open scores that were kept, as a map of which nothing is written back.
+
+    Kernels are compiled for arrays that can be written; nobody does, so that its pages can be let go of.
+    """
+    known: Any = map_npy(path)  # names what is wrong with it
+    with path.open("rb") as file:
+        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    return ScoredEdges(graph.neighbors, np.ndarray(known.shape, known.dtype, buffer=pages, offset=known.offset))
 
 
 def _is_mapped(array: Any) -> bool:  # noqa: ANN401

@@ -96,8 +96,8 @@ class SubgraphStream:
     (4, 2)
     """
 
-    def __init__(self, draw: Callable[[int], DrawnRows], k: int) -> None:
-        self._draw, self._k = draw, k
+    def __init__(self, draw: Callable[[int], DrawnRows], k: int, *, ahead: bool = True) -> None:
+        self._draw, self._k, self._reads_ahead = draw, k, ahead
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="starfc-read")
         self._ahead: tuple[int, Future[DrawnRows]] | None = None
         self._present: tuple[int, Subgraph] | None = None
@@ -116,7 +116,8 @@ class SubgraphStream:
             self._present = None  # before the next is made: one at a time in memory
             ahead = self._ahead
             drawn = ahead[1].result() if ahead is not None and ahead[0] == turn else self._draw(turn)
-            self._ahead = (turn + 1, self._reader.submit(self._draw, turn + 1))
+            if self._reads_ahead:
+                self._ahead = (turn + 1, self._reader.submit(self._draw, turn + 1))
             self._present = (turn, drawn.connect(self._k))
         return self._present[1]
 

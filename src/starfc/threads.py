@@ -22,7 +22,7 @@ def available_cores() -> int:
 
 @contextmanager
 def limited_threads(threads: int | None) -> Iterator[int]:
-    """Run the block on `threads` cores (None: all of them); yield how many that is.
+    """Run the block on `threads` cores (None: all of them, or as many as a block around it allows); yield how many.
 
     >>> with limited_threads(1) as n_threads:
     ...     n_threads
@@ -30,8 +30,8 @@ def limited_threads(threads: int | None) -> Iterator[int]:
     """
     if threads is not None and threads < 1:
         raise InputError(f"threads ({threads}) must be at least 1; leave it out to use all cores")
-    wanted = min(threads or available_cores(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     before = numba.get_num_threads()
+    wanted = min(threads or min(available_cores(), before), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     numba.set_num_threads(wanted)
     try:
         with threadpool_limits(limits=wanted):

@@ -21,7 +21,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,7 @@ from .sampling import PLANS, SamplingPlan, fit_plan
 from .scratch import Scratch
 from .subgraphs import DrawnRows, SubgraphStream, draw_rows, fit_odds
 from .threads import limited_threads
-from .workdir import Workdir
+from .workdir import Workdir, digest_arrays
 
 import torch  # isort: skip  (after network.py, which says what to install where it is missing)
 
@@ -59,6 +59,7 @@ _SPLIT, _FIRST_WEIGHTS, _SUBGRAPH, _SLICE, _HELD_OUT = range(5)
 _FEWEST_PEOPLE = 4
 _REPORTS = 10
 _COMBINED_STEPS = 80  # of a GCN that is to help the scorer of relations
+_LARGEST_PERSON = 10  # times k faces of one person in a subgraph at most
 _PATIENCE = 3  # reports without a lower loss on held-out people after which a training stops
 _MOST_RESIDENT = 4 << 30  # bytes beyond which the pages of mapped features are let go
 
@@ -114,7 +115,7 @@ def train(
     seed, threads
         Random seed; cores to use (all).
     workdir : path, optional
-        Folder for checkpoints: the same call goes on where a killed one stopped, or returns what it had finished.
+        Folder for checkpoints: the same call goes on where a killed one stopped.
     checkpoint_s : float
         Seconds between checkpoints.
     progress, on_report : callable
@@ -142,23 +143,27 @@ def train(
     if is_default and switches != (None, True, True, False):
         raise InputError("plan, cluster_randomness, sample_randomness and full_graph need preset 'gcn' or 'paper'")
     _check_people(features, labels)
-    with limited_threads(threads) as n_threads, _torch_threads(n_threads):
-        kept = Workdir.open(workdir)
+    kept = Workdir.open(workdir)
+    with limited_threads(threads) as n_threads, _torch_threads(n_threads), kept.locked(), ExitStack() as ending:
         pages = Scratch(limit_bytes=_MOST_RESIDENT)
         pages.watch(features.raw)
         depends_on = fingerprint_data(features, labels) if kept.folder is not None else {}
         index = keep_index(features, labels, workdir=kept, depends_on=depends_on, after_block=pages.relieve)
         say = on_report or (lambda report: None)
+        pages.expect_random_reads(True)
+        ending.callback(pages.expect_random_reads, False)  # whoever gave the features may read them in order
         if is_default:
 
             def train_gcn(name: str, people: PersonIndex) -> Model:
-                folder = None if kept.folder is None else Workdir.open(kept.folder / f"gcn.{name}").folder
+                whose = digest_arrays(people=people.people)
+                own = Workdir.open(None if kept.folder is None else kept.folder / f"gcn.{name}.{whose[:12]}")
+                people = link_people(people, workdir=own, depends_on=depends_on, progress=progress)
                 chosen = replace(PRESETS["gcn"], steps=min(steps or _COMBINED_STEPS, _COMBINED_STEPS))
-                settled = _fit_preset(chosen, "gcn", people, None)
+                settled = _fit_preset(chosen, "gcn", people)
                 nobody = people.select(np.arange(0))
                 task = _Task(features, labels, people, nobody, chosen, settled, (512,), seed, pages)
                 facts = _list_facts(task, "gcn", n_threads)
-                checkpoints = Checkpoints(folder, _fingerprint(task, facts), checkpoint_s)
+                checkpoints = Checkpoints(own.folder, _fingerprint(task, facts), checkpoint_s)
                 return _run(task, facts, checkpoints, progress, lambda report: None)
 
             return train_relations(
@@ -167,6 +172,7 @@ def train(
                 facts=_list_general((index,), labels, preset, seed, n_threads),
             )  # fmt: skip
         learned, held = split_people(index, share, np.random.default_rng([seed, _SPLIT]))
+        del index  # the centres of millions of people, once more
         split = depends_on | {"held_out": share, "seed": seed}
         learned = link_people(learned, workdir=kept, depends_on=split, progress=progress)
         chosen = replace(PRESETS[preset], steps=steps or PRESETS[preset].steps)
@@ -190,7 +196,7 @@ def _settle_plan(
     """Return the caller's plan, or the named or the preset's one fitted to the people, with the switches applied."""
     if isinstance(plan, str):
         chosen, plan = replace(chosen, plan=PLANS[plan]), None
-    fitted = plan or _fit_preset(chosen, preset, learned, k)
+    fitted = plan or _fit_preset(chosen, preset, learned)
     return replace(
         fitted,
         k=k or fitted.k,
@@ -239,7 +245,7 @@ def _run(
 ) -> Model:
     """Start or go on, train to the end, choose the thresholds, and make the model."""
     state = _start(task)
-    with SubgraphStream(task.draw_rows, task.plan.k) as subgraphs:
+    with SubgraphStream(task.draw_rows, task.plan.k, ahead=not task.plan.full_graph) as subgraphs:
         if not checkpoints.restore(state) and task.starts_as_distance:
             fit_odds(state.network, subgraphs.get(0))
         if state.result is None:
@@ -265,7 +271,8 @@ def _run_steps(
     progress("train", state.step, preset.steps)
     while state.step < preset.steps and not _is_overdue(state):
         started = time.perf_counter()
-        subgraph = subgraphs.get(state.step // preset.steps_per_subgraph)
+        # The whole graph is the same every time.
+        subgraph = subgraphs.get(0 if task.plan.full_graph else state.step // preset.steps_per_subgraph)
         sources, targets, same = subgraph.slice(preset.slice_share, task.rng(_SLICE, state.step))
 
         _set_learning_rate(optimizer, preset, state.step)
@@ -362,7 +369,8 @@ def _fingerprint(task: _Task, facts: dict[str, Any]) -> dict[str, Any]:
     """Name what a checkpoint must agree in."""
     names = ("preset", "plan", "hidden", "seed", "n_held_out_people", "threads")
     settings = {name: facts[name] for name in names}
-    return {**fingerprint_data(task.features, task.labels), **asdict(task.preset), **settings}
+    people = digest_arrays(people=task.learned.people)
+    return {**fingerprint_data(task.features, task.labels), **asdict(task.preset), **settings, "people": people}
 
 
 def _list_facts(task: _Task, preset: str, n_threads: int) -> dict[str, Any]:
@@ -391,15 +399,15 @@ def _list_general(
     }
 
 
-def _fit_preset(chosen: Preset, preset: str, learned: PersonIndex, k: int | None) -> SamplingPlan:
-    """Fit the preset's plan to the people at hand; the default preset also fits k to how often they occur."""
+def _fit_preset(chosen: Preset, preset: str, learned: PersonIndex) -> SamplingPlan:
+    """Fit the preset's plan to the people at hand; "gcn" also fits k to how often they occur, and has a limit."""
     plan = fit_plan(chosen.plan, n_people=len(learned), n_faces=len(learned.rows), max_nodes=chosen.max_nodes)
-    if preset == "paper" or k is not None:
+    if preset == "paper":
         return plan
     # Longer lists than anybody has faces add only strangers: easy edges, and most of the cost.
     sizes = np.diff(learned.offsets)
-    usual = int(np.percentile(np.repeat(sizes, sizes), 90))
-    return replace(plan, k=min(plan.k, max(20, usual)))
+    usual = max(20, int(np.percentile(np.repeat(sizes, sizes), 90)))
+    return replace(plan, k=min(plan.k, usual), most_faces=_LARGEST_PERSON * plan.k)
 
 
 def _check_settings(

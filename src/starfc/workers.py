@@ -24,6 +24,21 @@ _own = threading.local()
 
 
 @contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Run the block, or the function, with a BLAS of one thread, so that its bits do not depend on how many there are.
+
+    >>> with one_blas_thread():
+    ...     float(np.ones(2) @ np.ones(2))
+    2.0
+    """
+    # The BLAS that numba's np.dot calls; only libraries that are loaded already can be limited.
+    import scipy.linalg.cython_blas  # noqa: F401
+
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
+
+
+@contextmanager
 def start_workers() -> Iterator[Executor]:
     """Yield a pool of as many threads as numba may use, each with a BLAS of one thread.
 
@@ -31,10 +46,7 @@ def start_workers() -> Iterator[Executor]:
     ...     list(pool.map(abs, [-1, -2]))
     [1, 2]
     """
-    # The BLAS that numba's np.dot calls; only libraries that are loaded already can be limited.
-    import scipy.linalg.cython_blas  # noqa: F401
-
-    with threadpool_limits(limits=1, user_api="blas"), ThreadPoolExecutor(numba.get_num_threads()) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(numba.get_num_threads()) as pool:
         yield pool
 
 

@@ -7,8 +7,8 @@ itself,
 
 is the neighbour-based edge probability. A face links its neighbours in the order of their cosines while NEP is at
 least `threshold`, and stops at the first that is not (early stopping); the links, weighted by NEP, are partitioned by
-the map equation. Published: k = 80 (the face itself counted), threshold .22. Deviation: undirected flow, as
-`mapequation.py` has it.
+the map equation. Published: k = 80 (the face itself counted), threshold .22. Deviations: undirected flow, as
+`mapequation.py` has it; the k of the graph does not count the face itself.
 """
 
 from __future__ import annotations

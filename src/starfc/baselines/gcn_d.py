@@ -10,9 +10,9 @@ Proposals are then taken in the order of predicted IoU, each face by the first t
 of no proposal stay alone. With `segment`, proposals of middling predicted IoP are cleaned first (`gcn_s.py`).
 
 Published for MS1M: k = 80, proposals at cosines .6, .65, .7, .75 of at most 300 faces, layers of 512 and 64.
-Deviations: one network for IoU and IoP, half the first width, one iteration of super-vertices, larger proposals
-judged by their first `most` faces. Tuning chooses the base cosine of the proposals (.7) as CDP's best on the training
-people.
+Deviations: one network for IoU and IoP, half the first width, one iteration of super-vertices, edges weighted by their
+cosines (released: all alike), larger proposals judged by their first `most` faces. Tuning chooses the base cosine of
+the proposals (.7) as CDP's best on the training people.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..knn import KnnGraph
 from ..metrics import evaluate
 from . import cdp
 from .frame import Lesson, in_two_steps, learns
-from .gcn_s import SegmentNetwork, clean_proposals, read_padded, train_segments
+from .gcn_s import PREDICTED, SegmentNetwork, clean_proposals, read_padded, train_segments
 from .learning import DenseGcn, get_arrays, load_arrays, run_steps, start_network
 from .padded import build_adjacency, pad_lists
 from .pairs import COSINES
@@ -39,7 +39,10 @@ from .weights import Weights
 import torch  # isort: skip
 from torch import Tensor, nn  # isort: skip
 
-GRID: tuple[dict[str, Any], ...] = tuple({"least": value} for value in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6))
+GRID: tuple[dict[str, Any], ...] = tuple(
+    {"least": value, "mixed": mixed}
+    for mixed in (PREDICTED, (0.3, 0.7)) for value in (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+)  # fmt: skip
 _BATCH = 16
 _MAX_PARTS = 16
 _DRAW = 1
@@ -47,10 +50,11 @@ _DRAW = 1
 
 @dataclass(frozen=True)
 class Evidence:
-    """Proposals, their predicted IoU (P,), which members stay after segmentation, and the number of faces."""
+    """Proposals, their predicted IoU and IoP (P,), which members segmentation would keep, and the number of faces."""
 
     proposals: Proposals
     iou: NDArray[np.float32]
+    iop: NDArray[np.float32]
     stays: NDArray[np.bool_]
     n_faces: int
 
@@ -110,16 +114,24 @@ def train_model(
 
 
 def cluster_evidence(
-    evidence: Evidence, *, segment: bool = True, least: float = 0.0, seed: int = 0
+    evidence: Evidence,
+    *,
+    segment: bool = True,
+    least: float = 0.0,
+    mixed: Sequence[float] = PREDICTED,
+    seed: int = 0,
 ) -> NDArray[np.int64]:
-    """De-overlap: proposals in the order of predicted IoU down to `least`, each face by the first that holds it."""
+    """De-overlap: proposals in the order of predicted IoU down to `least`, each face by the first that holds it.
+
+    With `segment`, those of a predicted IoP between the two of `mixed` are cleaned.
+    """
     labels = np.full(evidence.n_faces, -1, dtype=np.int64)
     proposals = evidence.proposals
     for p in np.argsort(-evidence.iou, kind="stable"):
         if evidence.iou[p] < least:
             break
         members = proposals.get(int(p))
-        if segment:
+        if segment and mixed[0] < evidence.iop[p] < mixed[1]:
             members = members[evidence.stays[proposals.offsets[p] : proposals.offsets[p + 1]]]
         labels[members[labels[members] < 0]] = p
     return labels
@@ -143,7 +155,7 @@ def measure_evidence(features: Features, graph: KnnGraph, model: Weights) -> Evi
         second = SegmentNetwork(features.dim, facts["widths"])
         load_arrays(second, model.select("segment."))
         stays = clean_proposals(second, features, graph, proposals, found[:, 1], most=facts["most"])
-    return Evidence(proposals, found[:, 0], stays, len(features))
+    return Evidence(proposals, found[:, 0], found[:, 1], stays, len(features))
 
 
 cluster_faces = in_two_steps(measure_evidence, cluster_evidence)

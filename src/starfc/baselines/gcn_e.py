@@ -13,7 +13,7 @@ the width (`pivot_gcn.py`), the k of the given graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +37,19 @@ _FIRST_WEIGHTS, _PIVOTS = 10, 11
 
 @dataclass(frozen=True)
 class Evidence:
-    """What GCN-V found, and for each kind of graph the chosen candidate of the confident faces and its similarity."""
+    """What GCN-V found, and the network that chooses candidates for the `share` of most confident faces."""
 
     vertices: gcn_v.Evidence
-    chosen: dict[bool, tuple[NDArray[np.int64], NDArray[np.float32]]]
+    network: PivotNetwork
+    share: float
+    _chosen: dict[bool, tuple[NDArray[np.int64], NDArray[np.float32]]] = field(default_factory=dict)
+
+    def choose(self, *, learned: bool) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the chosen candidate of the confident faces (-1: not one) in either graph, and its similarity."""
+        if learned not in self._chosen:
+            graph = self.vertices.get_graph(learned=learned)
+            self._chosen[learned] = _choose(self.network, self.vertices, graph, self.share)
+        return self._chosen[learned]
 
 
 @learns
@@ -80,23 +89,22 @@ def cluster_evidence(
 ) -> NDArray[np.int64]:
     """Let confident faces follow the candidate of highest connectivity, the others the nearest, from tau on."""
     found = evidence.vertices
-    graph = found.learned if learned_features else found.given
+    graph = found.get_graph(learned=learned_features)
     parents = find_denser(graph.neighbors, graph.similarities, found.confidence, tau)
-    chosen, similarities = evidence.chosen[learned_features]
+    chosen, similarities = evidence.choose(learned=learned_features)
     judged = chosen >= 0
     parents[judged] = np.where(similarities[judged] >= np.float32(tau), chosen[judged], -1)
     return label_followers(parents)
 
 
 def measure_evidence(features: Features, graph: KnnGraph, model: Weights, *, share: float = 0.2) -> Evidence:
-    """Run both networks; the second on the candidates of either graph."""
+    """Run the first network, and load the second, which runs on the candidates of the graph that is asked for."""
     facts = model.facts
     vertices = Weights(model.select("vertices."), {"width": facts["width"]})
     found = gcn_v.measure_evidence(features, graph, vertices)
     network = PivotNetwork(facts["width"], facts["widths"])
     load_arrays(network, model.select("edges."))
-    chosen = {learned: _choose(network, found, own, share) for learned, own in ((True, found.learned), (False, graph))}
-    return Evidence(found, chosen)
+    return Evidence(found, network, share)
 
 
 cluster_faces = in_two_steps(measure_evidence, cluster_evidence)
@@ -124,8 +132,8 @@ def _select_pivots(found: gcn_v.Evidence, graph: KnnGraph, share: float) -> NDAr
     """Return the most confident faces that have a candidate, ascending."""
     n_kept = max(1, round(share * graph.n))
     confident = np.argsort(-found.confidence, kind="stable")[:n_kept]
-    has_any = mark_denser(graph.neighbors, found.confidence).any(axis=1)
-    return np.sort(confident[np.asarray(has_any)[confident]])
+    has_any = mark_denser(graph.neighbors[confident], found.confidence, confident).any(axis=1)
+    return np.sort(confident[has_any])
 
 
 def _list_candidates(
@@ -133,8 +141,7 @@ def _list_candidates(
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """List the neighbours of higher confidence of each pivot, best first, and their similarities, padded."""
     lists, near = graph.neighbors[pivots], graph.similarities[pivots]
-    own, theirs = found.confidence[pivots][:, None], found.confidence[lists]
-    denser = (lists >= 0) & ((theirs > own) | ((theirs == own) & (lists < pivots[:, None])))
+    denser = mark_denser(lists, found.confidence, pivots)
     nodes = pad_lists([row[kept] for row, kept in zip(lists, denser, strict=True)], graph.k)
     padded = np.zeros(nodes.shape, dtype=np.float32)
     for row, values, kept in zip(padded, near, denser, strict=True):

@@ -1,10 +1,11 @@
 """GCN-S, the segmentation of GCN-D (Yang et al., "Learning to cluster faces on an affinity graph", CVPR 2019).
 
-A proposal that mixes people is cleaned: one of its faces, the seed, is marked by a 1 beside its row (0 for the
-others), and a graph network says of each face whether it is the seed's person. Of several seeds the answer that keeps
-most faces wins. It learns from, and is applied to, proposals of middling purity only (IoP between .3 and .7, in use
-as predicted by GCN-D): better ones need no cleaning, worse ones are lost. Deviation: half the published width; three
-seeds.
+A proposal that mixes people is cleaned: one of its faces, the seed, is marked by a 1 beside its row (0 for the others),
+and a graph network says of each face whether it is the seed's person. Of several seeds the answer that keeps most faces
+wins. It learns from proposals of middling purity (IoP between .3 and .7) and is applied to those that GCN-D predicts to
+be between .1 and .9, or, if tuning says so, .3 and .7: better ones need no cleaning, worse ones are lost. Deviations:
+half the published width, three seeds, edges weighted by their cosines; of a proposal with more than `most` faces the
+others are not looked at and stay.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ import torch  # isort: skip
 from torch import Tensor, nn  # isort: skip
 
 _BATCH = 16
-_PURITY = (0.3, 0.7)
+_PURITY = (0.3, 0.7)  # of proposals to learn from
+PREDICTED = (0.1, 0.9)  # of proposals to clean
 _SEEDS = 3
 _DRAW, _SEED_FACES = 21, 22
 
@@ -45,9 +47,9 @@ class SegmentNetwork(nn.Module):
         return odds
 
 
-def find_mixed(purity: NDArray[np.float32]) -> NDArray[np.int64]:
+def find_mixed(purity: NDArray[np.float32], bounds: tuple[float, float]) -> NDArray[np.int64]:
     """Return the proposals of middling purity."""
-    return np.flatnonzero((purity > _PURITY[0]) & (purity < _PURITY[1]))
+    return np.flatnonzero((purity > bounds[0]) & (purity < bounds[1]))
 
 
 def train_segments(
@@ -55,7 +57,7 @@ def train_segments(
 ) -> SegmentNetwork:
     """Learn to clean proposals, in 250 steps of 16; with nothing to learn from the first weights stay."""
     network = start_network(SegmentNetwork(lesson.features.dim, widths), lesson, _DRAW)
-    mixed = find_mixed(purity)
+    mixed = find_mixed(purity, _PURITY)
     if len(mixed) == 0:
         return network
 
@@ -78,7 +80,7 @@ def clean_proposals(
 ) -> NDArray[np.bool_]:  # fmt: skip
     """Mark the members of all proposals that stay, bool (sum of sizes,); only mixed ones lose any."""
     stays = np.ones(len(proposals.members), dtype=np.bool_)
-    mixed = find_mixed(purity)
+    mixed = find_mixed(purity, PREDICTED)
     for start in range(0, len(mixed), _BATCH):
         batch = mixed[start : start + _BATCH]
         nodes = pad_lists([proposals.get(p) for p in batch], most)

@@ -16,6 +16,7 @@ batches of faces take the place of the whole graph: the same network, any number
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,20 @@ _FACES = 1
 
 @dataclass(frozen=True)
 class Evidence:
-    """Confidence (n,), the learned rows h (n, width) of unit length, their kNN graph, and the given one."""
+    """Confidence (n,), the learned rows h (n, width) of unit length, and the given graph."""
 
     confidence: NDArray[np.float32]
     hidden: Features
-    learned: KnnGraph
     given: KnnGraph
+
+    @cached_property
+    def learned(self) -> KnnGraph:
+        """The kNN graph of h, built when it is first asked for."""
+        return build_knn(self.hidden, k=self.given.k)
+
+    def get_graph(self, *, learned: bool) -> KnnGraph:
+        """Return the graph of h or the given one."""
+        return self.learned if learned else self.given
 
 
 class VertexNetwork(nn.Module):
@@ -89,12 +98,12 @@ def cluster_evidence(
     evidence: Evidence, *, tau: float = 0.8, learned_features: bool = True, seed: int = 0
 ) -> NDArray[np.int64]:
     """Let every face follow its nearest neighbour of higher confidence, by h or by the cosines, from tau on."""
-    graph = evidence.learned if learned_features else evidence.given
+    graph = evidence.get_graph(learned=learned_features)
     return label_followers(find_denser(graph.neighbors, graph.similarities, evidence.confidence, tau))
 
 
 def measure_evidence(features: Features, graph: KnnGraph, model: Weights) -> Evidence:
-    """Compute confidence, h and the kNN graph of h."""
+    """Compute confidence and h."""
     network = VertexNetwork(features.dim, model.facts["width"])
     load_arrays(network, model.tensors)
     stacked = stack_rows(features, graph)
@@ -106,21 +115,21 @@ def measure_evidence(features: Features, graph: KnnGraph, model: Weights) -> Evi
             hidden[start : start + _BATCH] = network.embed(batch).numpy()
             confidence[start : start + _BATCH] = network(batch).numpy()
     hidden += np.float32(1e-6)  # a row of zeros has no direction
-    learned = Features(hidden / np.sqrt(np.einsum("nd,nd->n", hidden, hidden))[:, None])
-    return Evidence(confidence, learned, build_knn(learned, k=graph.k), graph)
+    unit = Features(hidden / np.sqrt(np.einsum("nd,nd->n", hidden, hidden))[:, None])
+    return Evidence(confidence, unit, graph)
 
 
 cluster_faces = in_two_steps(measure_evidence, cluster_evidence)
 
 
 def measure_confidence(graph: KnnGraph, labels: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return c_i of every face, float32 (n,).
+    """Return c_i of every face, float32 (n,); neighbours whose person is not known (-1) are not in N_i.
 
     >>> graph = KnnGraph(np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.full((3, 2), 0.5, np.float32))
     >>> measure_confidence(graph, np.array([0, 0, 1])).tolist()
     [0.0, 0.0, -0.5]
     """
-    listed = graph.neighbors >= 0
+    listed = (graph.neighbors >= 0) & (labels[graph.neighbors] >= 0)
     same = (labels[graph.neighbors] == labels[:, None]) & (labels[:, None] >= 0)
     signed = np.where(same, graph.similarities, -graph.similarities) * listed
     return np.asarray(signed.sum(axis=1) / np.maximum(listed.sum(axis=1), 1), dtype=np.float32)

@@ -6,7 +6,8 @@ the mean over all pairs of faces,
 
     s(A, B) = sum of w_ij over i in A, j in B  /  (|A| |B|).
 
-On a kNN graph a pair that neither list holds counts 0, a complete list gives the textbook result. The tree is cut
+On a kNN graph a pair that neither list holds counts 0, as do negative cosines; a complete list without these gives the
+textbook result. The tree is cut
 while it grows: in each round every cluster finds its best partner, and pairs that choose each other at or above the
 threshold merge. For linkages whose similarity never rises by a merge with a third (both are such) this gives the same
 tree as one merge at a time (Sumengen et al., "Scaling hierarchical agglomerative clustering to billion-sized

@@ -103,7 +103,7 @@ def link_denser(graph: KnnGraph, connectivity: NDArray[np.float32], *, least: fl
     """
     neighbors = graph.neighbors
     weights = np.where(neighbors >= 0, graph.similarities * connectivity, np.float32(0))
-    denser = mark_denser(neighbors, weights.sum(axis=1, dtype=np.float32)) & (weights > 0)
+    denser = mark_denser(neighbors, weights.sum(axis=1, dtype=np.float32), np.arange(len(neighbors))) & (weights > 0)
     best = np.argmax(np.where(denser, weights, np.float32(-1)), axis=1)[:, None]
     right = np.take_along_axis(connectivity, best, axis=1) >= np.float32(least)
     linked = (weights >= _measure_tau(graph)) | ((np.arange(graph.k) == best) & right)

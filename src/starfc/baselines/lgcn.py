@@ -1,13 +1,13 @@
 """L-GCN (Wang et al., "Linkage based face clustering via graph convolution network", CVPR 2019).
 
 Around every face, the pivot, an instance pivot subgraph is cut out of the kNN graph: its k nearest (1 hop), the
-`second` nearest of each of these (2 hops), and edges between faces that are among the `active` nearest of each
-other's. With rows x_j - x_pivot and the mean aggregation  F <- relu([F, D^-1 A F] W),  four times, the network says
+`second` nearest of each of these (2 hops), and edges between faces of which one is among the `active` nearest of the
+other. With rows x_j - x_pivot and the mean aggregation  F <- relu([F, D^-1 (A + I) F] W),  four times, the network says
 of each 1-hop face whether it is the pivot's person. The answers are the scores of the kNN edges, averaged over both
 directions, and merged by CDP's propagation: components above `max_size` are cut again at  t <- t + (1 - t) step.
 
-Published for MS1M: k = 80 (200 in training), second = active = 5 to 10, max_size 300, step .6. Deviations: half the
-width, the training graph's own k, at most `most` faces in a subgraph (nearest first).
+Published for MS1M: k = 80 (200 in training), second = active = 10, max_size 300, step .6. Deviations: half the width,
+the training graph's own k, second = active = 5 and at most `most` faces in a subgraph (nearest first), to be faster.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ class _Cutter:
     def judge(self, network: PivotNetwork, pivots: NDArray[np.int64]) -> torch.Tensor:
         """Return the log-odds of the faces around the pivots; the first k columns are their neighbour lists."""
         nodes = gather_hops(self.graph.neighbors, pivots, self.second, self.most)
-        used = nodes[:, : max(self.graph.k, int((nodes >= 0).sum(axis=1).max()))]
+        last = int(np.flatnonzero((nodes >= 0).any(axis=0)).max(initial=-1))
+        used = nodes[:, : max(self.graph.k, last + 1)]
         return judge_surroundings(network, pivots, used, self.features.take, self.active, self.ones)
 
 

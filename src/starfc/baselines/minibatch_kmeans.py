@@ -5,8 +5,8 @@ faces it was ever given:  c <- c + (sum of its new faces - m c) / N,  with m new
 per-centre learning rate 1/N, applied to a whole batch at once). Centres are scaled to length one when faces are
 compared. Memory: the centres and a batch, so the features may be larger than memory.
 
-Published for MS1M: 8,573 clusters (68 faces a person). Deviation: the batch is at least four times the centres, so
-that a round gives most of them something, where the published 100 to 1,000 faces would leave most where they were.
+Published for MS1M (learn-to-cluster): 5,000 clusters, batches of 100. Deviations: 68 faces a cluster as in K-Means,
+MS1M's mean; the batch is at least four times the centres, so that a round gives most of them something.
 """
 
 from __future__ import annotations

@@ -38,16 +38,18 @@ def find_denser(
     >>> find_denser(lists, np.full((3, 2), 0.9, np.float32), np.array([1, 2, 3], np.float32), 0.5)
     array([ 1,  2, -1])
     """
-    denser = mark_denser(neighbors, density) & (similarities >= np.float32(tau))
-    first = np.argmax(denser, axis=1)
     rows = np.arange(len(neighbors))
+    denser = mark_denser(neighbors, density, rows) & (similarities >= np.float32(tau))
+    first = np.argmax(denser, axis=1)
     return np.where(denser[rows, first], neighbors[rows, first], -1).astype(np.int64)
 
 
-def mark_denser(neighbors: NDArray[np.int32], density: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Mark the neighbours that are denser than the face itself, bool (n, k)."""
-    own, theirs = density[:, None], density[neighbors]
-    lower = neighbors < np.arange(len(neighbors))[:, None]
+def mark_denser(
+    neighbors: NDArray[np.int32], density: NDArray[np.float32], faces: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Mark those of the neighbours of some faces (m,) that are denser than the face itself, bool (m, k)."""
+    own, theirs = density[faces][:, None], density[neighbors]
+    lower = neighbors < faces[:, None]
     return np.asarray((neighbors >= 0) & ((theirs > own) | ((theirs == own) & lower)))
 
 

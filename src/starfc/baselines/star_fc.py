@@ -2,8 +2,8 @@
 
 Ourselves, through the same door as the others. `preset` "paper" is the published method: edges scored by the GCN,
 parsed by tau_1, refined by node intimacy and tau_2, connected components, with the published training and thresholds.
-"default" is what `starfc train` makes of labels, without a model what `starfc cluster` does without any. Nothing is
-left to tune from outside.
+"default" is what `starfc train` makes of labels, without a model what `starfc cluster` does without any, except that
+the number of neighbours is that of the given graph and not found from the data. Nothing is left to tune from outside.
 """
 
 from __future__ import annotations

@@ -112,7 +112,9 @@ def _name_command() -> str:
 def _require_one(tests: list[Part], name: str) -> None:
     """Refuse several test parts where one is meant."""
     if len(tests) > 1:
-        raise InputError(f"--test was given {len(tests)} times; {name} takes one, only scale takes several")
+        raise InputError(
+            f"--test was given {len(tests)} times; {name} takes one, only scale without --sizes takes several"
+        )
 
 
 def _choose_parts(
@@ -122,6 +124,7 @@ def _choose_parts(
     if name != "scale":
         _require_one(tests, name)
     if name == "scale" and sizes is not None:
+        _require_one(tests, "scale with --sizes")
         counts = _parse_numbers("sizes", sizes)
         return [train], [run.take_people(tests[0], f"{tests[0].name}-{int(n)}", faces=int(n)) for n in counts]
     if name == "train-size":

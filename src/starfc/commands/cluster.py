@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 @click.option("--model", type=Path, help="Model folder; without one, the shipped relational model scores edges.")
 @click.option("--k", type=int, help="Neighbours per face (default: the model's, else from the data).")
 @click.option("--scorer", type=click.Choice(["gcn", "relational", "combined", "cosine"]), help="Edge scorer.")
-@click.option("--tau1", type=float, help="Keep edges with a score above it (default: the model's, else from the data).")
+@click.option(
+    "--tau1",
+    type=float,
+    help="Keep edges with a score above it (default: the model's, else .7, of cosines from the data).",
+)
 @click.option("--tau2", type=float, help="Keep edges with a node intimacy above it (default: the model's).")
 @click.option("--aggregate", type=click.Choice(["max", "mean", "min", "jaccard"]), help="Node intimacy.")
 @click.option("--edges", type=click.Choice(["directed", "mutual"]), help="What counts as an edge for node intimacy.")
@@ -111,8 +115,9 @@ def cluster(
 def judge_result(result: Clusters, rows: Features, seed: int) -> dict[str, Any]:
     """Return what looks wrong with a result and, where scores are probabilities, how sure it is of itself."""
     from ..guardrails import find_warnings, measure_sureness
+    from ..relational_model import SCORERS as RELATIONAL
 
-    by_relations = result.settings.scorer == "relational"
+    by_relations = result.settings.scorer in RELATIONAL
     warnings = find_warnings(rows, result.labels, result.scored, by_relations=by_relations, seed=seed)
     judged: dict[str, Any] = {"warnings": warnings}
     if by_relations:

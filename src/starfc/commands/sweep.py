@@ -44,7 +44,8 @@ def sweep(
     rows = load_features(features, dim=dim)
     truth = load_labels(labels, n_expected=len(rows)) if labels else None
     with progress_bars() as bars:
-        result = run(rows, tau1=grid["tau1"][0], progress=bars.report, **settings)
+        scorer = None if settings["model"] else "cosine"
+        result = run(rows, tau1=grid["tau1"][0], scorer=scorer, progress=bars.report, **settings)
         with limited_threads(settings["threads"]):
             table = sweep_thresholds(result.scored, result.settings, truth=truth, progress=bars.report, **grid)
     if output is not None:

@@ -127,7 +127,8 @@ def _ablate_pruning(found: Clusters, truth: NDArray[np.int64], tau2: float) -> d
         "NI (max)": {"tau2": tau2, "aggregate": "max"},
         "Jaccard": {"tau2": tau2, "aggregate": "jaccard"},
         "only refinement": {"tau1": None, "tau2": tau2},
-        "only parsing": {"tau2": None},
+        "only parsing": {"tau2": None, "partition": "dynamic"},
+        "only parsing, components": {"tau2": None},
         "parsing and refinement": {"tau2": tau2},
         "only parsing, map equation": {"tau2": None, "partition": "mapequation"},
     }

@@ -95,23 +95,29 @@ def _cluster(spec: Spec, part: Part) -> dict[str, Any]:
     if spec["model"]:
         options["model"] = load_weights(Path(spec["model"]))
     module = method.load()
-    _warm_up(module.cluster_faces, options, features.dim)
+    _warm_up(module.cluster_faces, options, features.dim, writeable=graph.neighbors.flags.writeable)
     clock = Clock()
     found = module.cluster_faces(features, graph, **options)
     spent = clock.read()
     figures = evaluate(labels, found).as_dict()
-    sizes = np.bincount(separate_noise(found))
+    sizes = np.bincount(np.unique(separate_noise(found[labels >= 0]), return_inverse=True)[1])
     return figures | spent | {"n_singletons": int((sizes == 1).sum()), "largest": int(sizes.max())}
 
 
-def _warm_up(cluster_faces: Callable[..., Any], options: dict[str, Any], dim: int) -> None:
-    """Cluster a few dozen random faces, so that compiling is not measured."""
+def _warm_up(cluster_faces: Callable[..., Any], options: dict[str, Any], dim: int, *, writeable: bool) -> None:
+    """Cluster a few dozen random faces, so that compiling is not measured.
+
+    Their graph is `writeable` or not as the one that will be measured: numba compiles for either kind.
+    """
     from ..features import Features
 
     rng = np.random.default_rng(0)
     centers = np.repeat(rng.normal(size=(12, dim)), 8, axis=0)
     few = Features((centers + 0.3 * rng.normal(size=centers.shape)).astype(np.float32))
-    cluster_faces(few, build_knn(few, k=30), **options)
+    graph = build_knn(few, k=30)
+    for array in (graph.neighbors, graph.similarities):
+        array.setflags(write=writeable)
+    cluster_faces(few, graph, **options)
 
 
 def _limit_torch(spec: Spec) -> None:

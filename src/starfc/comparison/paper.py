@@ -60,7 +60,6 @@ def find_published(n_faces: int, *, in_field_layout: bool) -> dict[str, tuple[fl
     >>> find_published(20_000, in_field_layout=True)
     {}
     """
-    for size, figures in _SIZES.items():
-        if in_field_layout and abs(n_faces - size) <= 0.01 * size:
-            return dict(figures)
-    return {}
+    nearest = min(_SIZES, key=lambda size: abs(n_faces - size))
+    is_theirs = in_field_layout and abs(n_faces - nearest) <= 0.01 * nearest
+    return dict(_SIZES[nearest]) if is_theirs else {}

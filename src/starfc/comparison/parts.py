@@ -47,7 +47,8 @@ class Part:
     @property
     def name(self) -> str:
         """What tables and file names call it."""
-        return self.features.name.split(".")[0]
+        prefix = self.features.name.split(".features")[0]
+        return prefix if prefix != self.features.name else self.features.stem
 
     @property
     def in_field_layout(self) -> bool:
@@ -69,12 +70,12 @@ class Part:
         """Open the ready-made graph and take its first k neighbours, or all if it has fewer."""
         if self.knn is None:
             raise InputError(f"{self.features} has no kNN graph yet; build one first")
-        graph = load_knn(self.knn)
-        return KnnGraph(graph.neighbors[:, :k], graph.similarities[:, :k])
+        graph = load_knn(self.knn, n_expected=len(load_labels(self.labels)))
+        return KnnGraph(np.ascontiguousarray(graph.neighbors[:, :k]), np.ascontiguousarray(graph.similarities[:, :k]))
 
     def fingerprint(self) -> dict[str, Any]:
         """Name the files' content by path, size and time of writing."""
-        files = (self.features, self.labels)
+        files = (self.features, self.labels, *([self.knn] if self.knn else []))
         return {str(path): [path.stat().st_size, path.stat().st_mtime_ns] for path in files}
 
     def _infer_dim(self, n_faces: int) -> int | None:

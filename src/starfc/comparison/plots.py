@@ -21,7 +21,7 @@ def draw_growth(rows: list[Row], path: Path, *, against: str) -> None:
         style = {
             "label": title,
             "marker": "os^vD"[place % 5],
-            "linestyle": "-" if place < 10 else "--",
+            "linestyle": ("-", "--", ":")[place // 10 % 3],
             "markersize": 4,
         }
         sizes = [getattr(row, against) for row in done]

@@ -76,13 +76,16 @@ class Bench:
 
     def __init__(self, folder: Path, options: Options, *, progress: Progress = silent, say: Say | None = None) -> None:
         self.folder, self.options, self.progress, self.say = folder, options, progress, say or (lambda line: None)
+        self._without_graph: dict[Path, str] = {}
         for name in ("jobs", "graphs", "models", "parts"):
             make_folder(folder / name)
 
     def run(self, methods: list[Method], trains: list[Part], tests: list[Part]) -> list[Row]:
         """Run every method on every pair of parts; method after method, so that the table fills from above."""
-        sizes = {part.features: len(part.read()[1]) for part in (*trains, *tests)}
-        graphs = {part.features: self._get_graph(part) for part in dict.fromkeys((*trains, *tests))}
+        parts = list(dict.fromkeys((*trains, *tests)))
+        _require_names(parts)
+        sizes = {part.features: len(part.read()[1]) for part in parts}
+        graphs = {part.features: self._get_graph(part) for part in parts}
         rows = []
         for method in methods:
             for train in trains:
@@ -100,7 +103,8 @@ class Bench:
         note = target.with_name(f"{name}.json")
         wanted = {"part": part.fingerprint(), "which": which, "seed": self.options.seed}
         taken = Part(target.with_name(f"{name}.features.npy"), target.with_name(f"{name}.labels.npy"))
-        if _read_json(note) != json.loads(json.dumps(wanted)):
+        is_there = taken.features.is_file() and taken.labels.is_file()
+        if not is_there or _read_json(note) != json.loads(json.dumps(wanted)):
             self.say(f"writing {name}")
             note.unlink(missing_ok=True)
             taken = take_people(part, target, seed=self.options.seed, **which)
@@ -108,13 +112,14 @@ class Bench:
         return taken
 
     def _get_graph(self, part: Part) -> Part:
-        """Return the part with a kNN graph: the one that came with it, or one that is built in the folder."""
+        """Return the part with a kNN graph, the one that came with it or one built in the folder; or note why not."""
         if part.knn is not None:
             return part
         output = self.folder / "graphs" / f"{part.name}.npz"
         result = self._run_job(f"knn-{part.name}", part, {"kind": "knn", "output": str(output)})
         if result["status"] != "done":
-            raise InputError(f"the kNN graph of {part.features} could not be built ({result['status']}); see the log")
+            self._without_graph[part.features] = f"kNN graph of {part.name} {result['status']}"
+            return part
         self.say(f"kNN graph of {part.name}: {result['seconds']:.1f} s")
         return replace(part, knn=output)
 
@@ -122,6 +127,8 @@ class Bench:
         """Tune or train a method as far as it needs it; return what the clustering has to know."""
         if not method.trained and not (self.options.tune and method.load().GRID):
             return {"status": "done", "settings": {}}
+        if train.features in self._without_graph:
+            return {"status": f"without {self._without_graph[train.features]}"}
         kind = "train" if method.trained else "tune"
         name = f"{kind}-{method.name}-{train.name}"
         output = self.folder / "models" / f"{name}.safetensors"
@@ -140,7 +147,10 @@ class Bench:
             paper=published, **facts,
         )  # fmt: skip
         if found["status"] != "done":
-            return replace(row, status=f"training {found['status']}", peak_rss_gb=found.get("peak_rss_gb"))
+            learning = "training" if method.trained else "tuning"
+            return replace(row, status=f"{learning} {found['status']}", peak_rss_gb=found.get("peak_rss_gb"))
+        if test.features in self._without_graph:
+            return replace(row, status=self._without_graph[test.features])
         asked = {
             "kind": "cluster", "method": method.name, "model": found.get("model"), "settings": row.settings,
             "learned": found.get("job"),
@@ -165,7 +175,8 @@ class Bench:
         kept = self.folder / "jobs" / f"{name}.json"
         known = _read_json(kept)
         limits = {"time_s": options.time_s, "memory_gb": options.memory_gb}
-        if known is not None and known["job"] == wanted and _is_final(known, limits):
+        is_there = asked["kind"] not in ("knn", "train") or Path(asked["output"]).is_file()
+        if known is not None and known["job"] == wanted and _is_final(known, limits, is_there=is_there):
             return dict(known["result"])
         result = self._start_job(name, spec)
         # whoever depends on this job must notice that it was run again with other settings
@@ -190,6 +201,16 @@ class Bench:
         return result or {"status": ending.reason or "failed: no answer", "peak_rss_gb": ending.peak_rss_gb}
 
 
+def _require_names(parts: list[Part]) -> None:
+    """Refuse different parts of one name: their graphs and results would be kept in the same files."""
+    files: dict[str, Path] = {}
+    for part in parts:
+        if files.setdefault(part.name, part.features) != part.features:
+            raise InputError(
+                f"{files[part.name]} and {part.features} are both named '{part.name}' in tables and files; rename one"
+            )
+
+
 def describe_row(row: Row) -> str:
     """Say in a line what came out."""
     if row.status != "done":
@@ -198,11 +219,11 @@ def describe_row(row: Row) -> str:
     return f"{row.title} on {row.test}: F {100 * f:.2f} / {100 * b:.2f} in {row.seconds:.1f} s"
 
 
-def _is_final(known: dict[str, Any], limits: dict[str, float]) -> bool:
-    """Tell whether a kept result stands: done, or over a limit that has not been raised since."""
+def _is_final(known: dict[str, Any], limits: dict[str, float], *, is_there: bool) -> bool:
+    """Tell whether a kept result stands: done with its file there, or over a limit that has not been raised since."""
     status = known["result"]["status"]
     if status == "done":
-        return True
+        return is_there
     raised = any(limits[name] > known["limits"][name] for name in limits)
     return bool(status.startswith("over")) and not raised
 

@@ -82,8 +82,8 @@ def format_grid(rows: list[Row], *, column: str) -> str:
     lines = [["method", *(f"{n:,} faces" for _, n in parts)]]
     for title in dict.fromkeys(row.title for row in rows):
         cells = [title]
-        for name, _ in parts:
-            row = next(row for row in rows if row.title == title and getattr(row, column) == name)
+        for part in parts:
+            row = next(row for row in rows if row.title == title and (getattr(row, column), getattr(row, size)) == part)
             cells.append(_format_cell(row))
         lines.append(cells)
     return format_markdown(lines)
