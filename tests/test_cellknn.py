@@ -144,6 +144,19 @@ def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):
     assert "round0 found" in caplog.text
 
 
+def test_hard_rows_look_further(faces, monkeypatch, caplog):
+    """Where rounds of expansion stop helping, without a greater effort for everybody."""
+    be_lazy(monkeypatch, [Lazy(Reach(4, 20), 16, 6, 60)], n_next=1)
+    monkeypatch.setattr(cellknn, "_FOLLOWED", (0.1,))
+    monkeypatch.setattr(cellknn, "_MOST_EXACT_BYTES", 1000)
+    with caplog.at_level("DEBUG", "starfc.cellknn"):
+        graph = build(faces, k=40, recall=0.95)
+    check_graph(graph, faces)
+    said = {line.split()[-3]: float(line.split()[-1]) for line in caplog.text.splitlines() if " found " in line}
+    assert said["far"] < said["round0"] < said["hard"] - 0.01 < said["hard-round0"]
+    assert abs(measure_recall(Features(faces), graph)[0] - said["hard-round0"]) < 0.02
+
+
 def test_identical_rows():
     rows = np.full((100_000, 4), 0.5, dtype=np.float32)
     graph = build(rows, k=30)
