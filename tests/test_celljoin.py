@@ -98,6 +98,7 @@ def test_some_are_joined_and_the_others_stay(seed, n_cells, n_probes, k, block_r
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(celljoin, "_BLOCK_ROWS", block_rows)
+        patch.setattr(celljoin, "_SPARSE_ROWS", 2 * block_rows)
         cells = make_cells(starts, order)
         lists = celljoin.join_some(stored, cells, some, choose, before, steps.open("join"), steps)
     is_joined = np.isin(np.arange(n), some)

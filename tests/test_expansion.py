@@ -21,7 +21,9 @@ def expand_slowly(rows, order, lists, before, n_before, n_followed):
         if len(known) < k or not set(known) <= set(before.places[place].tolist()):
             for at, other in enumerate(known[:n_followed]):
                 is_new = at >= n_before or other not in before.places[place]
-                reached |= {int(target) for target in lists.places[other] if is_new or target not in before.places[other]}
+                reached |= {
+                    int(target) for target in lists.places[other] if is_new or target not in before.places[other]
+                }
         reached -= {-1, place, *known}
         scored = [(-lists.similarities[place, at], order[other], other) for at, other in enumerate(known)]
         scored += [(-float(rows[place] @ rows[other]), order[other], other) for other in reached]

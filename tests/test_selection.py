@@ -7,7 +7,6 @@ from starfc.selection import (
     LANES,
     collect_keys,
     count_reaching,
-    find_floor,
     finish_selection,
     keep_best,
     mark_others,
@@ -80,7 +79,7 @@ def test_rows_equal_sorting(n, k, seed):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(1, 150), st.integers(1, 9), st.integers(0, 99))
 def test_runs_equal_sorting(n, k, seed):
-    selection = start_selection(2, k, room=n + 1)
+    selection = start_selection(2, k)
     for first in (0, n):
         offer_run(selection, 1, draw_scores(n, seed + first), first)
     scores = np.append(draw_scores(n, seed), draw_scores(n, seed + n))
@@ -91,9 +90,8 @@ def test_runs_equal_sorting(n, k, seed):
 @given(st.integers(1, 400), st.integers(1, 150), st.integers(0, 99))
 def test_the_best_of_a_line_equal_sorting(n, most, seed):
     line = draw_scores(n, seed)
-    floor = find_floor(line, most)
-    assert (line >= floor).sum() >= min(n, most)
-    keys = np.empty(n + 2, dtype=np.uint64)
+    floor = sharpen_floor(line, most, np.float32(-np.inf))
+    keys = np.empty(n + 1, dtype=np.uint64)
     keys[0] = pack_key(np.float32(9), 999)
     n_kept = collect_keys(line, floor, 70, keys, 1)
     assert sorted(unpack_row(key) for key in keys[1:n_kept]) == (70 + np.flatnonzero(line >= floor)).tolist()

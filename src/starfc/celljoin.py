@@ -28,6 +28,7 @@ from .steps import Steps, cut_evenly
 from .workers import get_buffer
 
 _BLOCK_ROWS = 16384
+_SPARSE_ROWS = 8 * _BLOCK_ROWS  # in a tile of which only some are joined
 # Products held at once, up to a column of probes. They lead all over the store: of 12 million rows some GB of pages are
 # touched for them, before any can be let go of.
 _LINE_NUMBERS = 1 << 24
@@ -106,18 +107,18 @@ def join_some(
     """
     lists = open_lists(scratch, *before.places.shape)
     join_block = _make_join(store, cells, steps)
-    edges = cut_evenly(len(store), _BLOCK_ROWS * max(1, len(store) // max(1, len(some))))
 
     def join(start: int, stop: int) -> None:
         lists.places[start:stop] = before.places[start:stop]
         lists.similarities[start:stop] = before.similarities[start:stop]
-        here = some[np.searchsorted(some, start) : np.searchsorted(some, stop)]
-        rows = take_rows(store, here)
-        taken = Lists(before.places[here], before.similarities[here])
-        join_block(here, rows, choose(rows), taken)
-        lists.places[here], lists.similarities[here] = taken
+        within = some[np.searchsorted(some, start) : np.searchsorted(some, stop)]
+        for at in range(0, len(within), _BLOCK_ROWS):
+            here = within[at : at + _BLOCK_ROWS]
+            rows, taken = take_rows(store, here), Lists(before.places[here], before.similarities[here])
+            join_block(here, rows, choose(rows), taken)
+            lists.places[here], lists.similarities[here] = taken
 
-    steps.run_tiles(scratch, edges, join, "knn: join")
+    steps.run_tiles(scratch, cut_evenly(len(store), _SPARSE_ROWS), join, "knn: join")
     return lists
 
 
@@ -163,7 +164,7 @@ def _join_block(store, order, places, starts, rows, probes, here, lines, lists):
     for i in range(len(probes)):
         begin, end = find_line(ends, i)
         longest = max(longest, end - begin)
-    keys = np.empty(longest + lists.places.shape[1] + 1, dtype=np.uint64)
+    keys = np.empty(longest + lists.places.shape[1], dtype=np.uint64)
     guess = np.float32(-np.inf)
     for i in range(len(probes)):
         begin, end = find_line(ends, i)

@@ -12,11 +12,11 @@ In: Features. Out: neighbours and similarities of every row, and the cell order.
 
 How far is far enough is measured, on queries whose true neighbours are found exactly: if step 3 alone can bring the
 wanted recall, it is taken so far; else it is kept short and followed by rounds of step 4 until the recall is there. If
-the rounds stop helping before that, step 5 is taken: nearly all that is missing then is missing from a sixth of the
-lists (on a million faces with k = 30, three quarters of it from a ninth of them). Then more cells are ranked for all,
-and the join goes on from there; if all of that is not enough, as for rows without any structure, all pairs are compared
-after all. Of a million rows that would take hours, or more memory than there is: there the best that was found is
-returned, with a warning that says what it is.
+the rounds stop helping before that, step 5 is taken: on a million faces with k = 30, three quarters of what is missing
+then is missing from a ninth of the lists. Then more cells are ranked for all, and the join goes on from there; if all
+of that is not enough, as for rows without any structure, all pairs are compared after all. Of millions of rows that
+would take hours, or more memory than there is: there the best that was found is returned, with a warning that says what
+it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .centres import rank_cells
 from .exact import join_exactly, measure_exact_bytes
 from .expansion import expand_lists
 from .features import Features
-from .neighborlists import Lists, count_news, offer_back, open_lists
+from .neighborlists import Lists, mark_fresh, offer_back, open_lists
 from .probes import Probes, Reach, Sample, choose_margin, choose_margin_for, draw_sample, rank_probes
 from .scratch import Scratch
 from .steps import Steps, cut_evenly
@@ -70,7 +70,7 @@ _LEAST_GAIN = 0.1  # share of what is missing that a round must bring for anothe
 _MAPPED_ROWS = 1 << 16  # rows that the lists are turned back into at once
 _MOST_FOR_ALL = 4_000_000  # rows for which all cells may be ranked
 _MOST_EXACT_BYTES = 2_000_000_000  # for which all pairs may be compared: some 500,000 rows, a quarter of an hour
-BITS = 4  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
+BITS = 5  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
 
 
 def find_neighbors(
@@ -147,9 +147,7 @@ class _Search:
         notes = steps.open(f"stages{level}")
         self._founds = notes.array("found", (len(self._stages),), np.float64)
         self._reached = notes.array("reached", (len(self._stages),), np.uint8)
-        self._news = notes.array(
-            "news", (len(store),), np.uint8
-        )  # entries that the far cells have brought to each list
+        self._is_hard = notes.array("hard", (len(store),), np.bool_)  # whether the far cells have brought much
         if notes.folder is None:
             self._founds[:] = 0
         self._kept: dict[str, Lists] = {}
@@ -218,8 +216,7 @@ class _Search:
                 return np.where(margins >= margin, probes.cells[start:stop, _NEAR_PROBES:], -1)
 
             lists = join_cells(self.store, self.cells, choose, self.lists, self.k, self._open("far"), self.steps)
-            for start, stop in self.steps.pass_over(len(self._news)):
-                count_news(lists.places[start:stop], self.lists.places[start:stop], self._news[start:stop])
+            self._is_hard[:] = self._find_hard(lists)
             return lists, enough is not None
 
         self._do("far", look)
@@ -244,9 +241,18 @@ class _Search:
             if self.found - found_before < _LEAST_GAIN * (self.recall - found_before):
                 return
 
+    def _find_hard(self, lists: Lists) -> NDArray[np.bool_]:
+        """Tell which lists hold much that was not there before, bool (n,)."""
+        scratch = self._open("fresh")
+        fresh = mark_fresh(lists, self.lists, scratch, self.steps)
+        least = max(1, self.k // _HARD_NEWS)
+        is_hard = np.concatenate([fresh[i:j].sum(axis=1) >= least for i, j in self.steps.pass_over(len(fresh))])
+        self._close("fresh")
+        return is_hard
+
     def look_hard(self) -> None:
         """Let the rows to which the far cells have brought much look into many more, in many groups."""
-        hard = np.flatnonzero(self._news >= max(1, self.k // _HARD_NEWS))
+        hard = np.flatnonzero(self._is_hard)
         coarse = self.cells.coarse
         n_seen = max(_SEEN_BY_HARD[0], len(coarse.groups) // _SEEN_BY_HARD[1])
         n_ranks = min(self.effort.n_hard, self.cells.n_cells)

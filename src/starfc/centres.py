@@ -6,11 +6,12 @@ With one centre per 32 rows, comparing n rows with all centres costs n^2. So the
 k-means, into about the root of their number: a row is compared with the groups and then only with the centres of the
 best ones, which costs n^1.5 with a small constant. A near cell in a far group is missed; how many groups are looked at
 is the trade-off. It need not be many for most rows: what they miss, neighbours of neighbours mostly find
-(expansion.py). The rows that are farthest from all they have found look into ten times as many.
+(expansion.py). The rows that are farthest from all they have found look into more: 80 groups, or one in twenty.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import NamedTuple
 
@@ -157,10 +158,11 @@ def assign_rows(rows: NDArray[np.float32], coarse: Coarse, patience: Patience, r
     Rows that are far from all they find look on: they are the ones whose neighbours are missed most.
     """
     n_seen, n_seen_by_weak = (min(number, len(coarse.groups)) for number in patience)
-    best = start_selection(len(rows), ranked.shape[1], room=int(np.diff(coarse.group_starts).max()) + 1)
-    chosen = _choose_groups(rows, coarse.groups, 0, n_seen)
-    ends = lay_out(chosen, coarse.group_starts)
-    _start_with_groups(rows, coarse, chosen, ends, get_buffer(int(ends[-1, -1])), best)
+    best = start_selection(len(rows), ranked.shape[1])
+    for part in _cut_rows(len(rows), coarse, n_seen):
+        chosen = _choose_groups(rows[part], coarse.groups, 0, n_seen)
+        ends = lay_out(chosen, coarse.group_starts)
+        _start_with_groups(rows[part], coarse, chosen, ends, get_buffer(int(ends[-1, -1])), best, part.start)
     if n_seen_by_weak > n_seen:
         found = _find_nearest(best)
         weak = np.flatnonzero(found < np.quantile(found, _WEAK_SHARE, method="lower"))
@@ -170,22 +172,22 @@ def assign_rows(rows: NDArray[np.float32], coarse: Coarse, patience: Patience, r
 
 
 @njit(cache=True, nogil=True)
-def _start_with_groups(rows, coarse, chosen, ends, lines, best):  # type: ignore[no-untyped-def]
-    """Keep the best cells of each row's chosen groups."""
+def _start_with_groups(rows, coarse, chosen, ends, lines, best, first):  # type: ignore[no-untyped-def]
+    """Keep the best cells of each row's chosen groups; the first of them is row `first` of the selection."""
     multiply_runs(coarse.centres, coarse.group_starts, rows, chosen, ends, lines)
-    keys = np.empty(len(coarse.centres) + 1, dtype=np.uint64)
+    keys = np.empty(len(coarse.centres), dtype=np.uint64)
     guess = np.float32(-np.inf)
-    for row in range(len(rows)):
-        begin, end = find_line(ends, row)
+    for i in range(len(rows)):
+        begin, end = find_line(ends, i)
         guess = sharpen_floor(lines[begin:end], best.k, guess)
-        n_kept = collect_members(lines[begin:end], chosen[row], coarse.group_starts, guess, keys)
+        n_kept = collect_members(lines[begin:end], chosen[i], coarse.group_starts, guess, keys)
         if n_kept >= best.k:
             worst = keep_best(keys, n_kept, best.k)
             n_kept = best.k
-            best.floor_keys[row], best.floors[row] = worst, unpack_similarity(worst)
-        best.counts[row] = n_kept
+            best.floor_keys[first + i], best.floors[first + i] = worst, unpack_similarity(worst)
+        best.counts[first + i] = n_kept
         for j in range(n_kept):
-            best.keys[row, j] = keys[j]
+            best.keys[first + i, j] = keys[j]
 
 
 @njit(cache=True, nogil=True)
@@ -248,9 +250,7 @@ def rank_cells(
     if n_seen >= len(coarse.groups):
         _rank_all_cells(rows, coarse, ranked, scores)
         return ranked, scores
-    n_at_once = max(1, _RANKED_NUMBERS * len(coarse.groups) // (n_seen * len(coarse.centres)))
-    for start in range(0, len(rows), n_at_once):
-        part = slice(start, start + n_at_once)
+    for part in _cut_rows(len(rows), coarse, n_seen):
         chosen = _choose_groups(rows[part], coarse.groups, 0, n_seen)
         ends = lay_out(chosen, coarse.group_starts)
         lines = get_buffer(int(ends[-1, -1]))
@@ -258,12 +258,19 @@ def rank_cells(
     return ranked, scores
 
 
+def _cut_rows(n: int, coarse: Coarse, n_seen: int) -> Iterator[slice]:
+    """Yield runs of rows whose products with the cells of n_seen groups each are not too many at once."""
+    n_at_once = max(1, _RANKED_NUMBERS * len(coarse.groups) // (n_seen * len(coarse.centres)))
+    for start in range(0, n, n_at_once):
+        yield slice(start, min(start + n_at_once, n))
+
+
 @njit(cache=True, nogil=True)
 def _rank_all_cells(rows, coarse, ranked, scores):  # type: ignore[no-untyped-def]
     """Rank all cells for each row."""
     everything = np.array([0, len(coarse.centres)])
     names = np.zeros(1, dtype=np.int32)
-    keys = np.empty(len(coarse.centres) + 1, dtype=np.uint64)
+    keys = np.empty(len(coarse.centres), dtype=np.uint64)
     guess = np.float32(-np.inf)
     for start in range(0, len(rows), CHUNK_ROWS):
         products = np.dot(rows[start : start + CHUNK_ROWS], coarse.centres.T)
@@ -276,7 +283,7 @@ def _rank_all_cells(rows, coarse, ranked, scores):  # type: ignore[no-untyped-de
 def _rank_in_groups(rows, coarse, chosen, ends, lines, ranked, scores):  # type: ignore[no-untyped-def]
     """Rank the cells of each row's chosen groups."""
     multiply_runs(coarse.centres, coarse.group_starts, rows, chosen, ends, lines)
-    keys = np.empty(len(coarse.centres) + 1, dtype=np.uint64)
+    keys = np.empty(len(coarse.centres), dtype=np.uint64)
     guess = np.float32(-np.inf)
     for i in range(len(rows)):
         begin, end = find_line(ends, i)
@@ -307,7 +314,7 @@ def _number_as_before(coarse, ranked):  # type: ignore[no-untyped-def]
 def _choose_groups(rows, groups, first, last):  # type: ignore[no-untyped-def]
     """Return the groups of each row that rank from `first` to `last`, in no order, int32 (n, last - first)."""
     chosen = np.empty((len(rows), last - first), dtype=np.int32)
-    keys = np.empty(len(groups) + 1, dtype=np.uint64)
+    keys = np.empty(len(groups), dtype=np.uint64)
     guess = np.float32(-np.inf)
     for start in range(0, len(rows), CHUNK_ROWS):
         products = np.dot(rows[start : start + CHUNK_ROWS], groups.T)

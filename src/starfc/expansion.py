@@ -8,8 +8,9 @@ finds most of what there is to find, in a fifth of the time that all of them tak
 Every place reads the lists as they were and writes its own new one, hence the same bits whatever the threads.
 
 Only those are expanded whose list has just changed. Most are complete by then: on a million faces with k = 30 the far
-cells brought nothing to 73 % of the lists, which held .99 of what they should, and expanding these too brought another
-.002 of the recall for two thirds more time. In a later round the paths that were followed before are left out.
+cells brought nothing to 73 % of the lists, which held .99 of what they should. A later round takes what stood on a list
+before as followed, even if the list was left out then. Both together leave a recall of .952 after two rounds where
+expanding all lists would have brought .954, in three fifths of the time.
 """
 
 from __future__ import annotations
@@ -95,7 +96,7 @@ def _expand_rows(store, order, lists, fresh, start, n_before, n_followed, better
             other = lists.places[place, j]
             if other < 0:
                 break
-            # Entries only move down a list, so one that stands here and is not new has been followed, if any has.
+            # Entries only move down a list, so one that stands here and is not new is taken as followed.
             all_new = j >= n_before or fresh[place, j]
             for rank in range(k):
                 found = lists.places[other, rank]

@@ -66,16 +66,6 @@ def _compare_lists(places, before, fresh):  # type: ignore[no-untyped-def]
             fresh[i, j] = places[i, j] != before[i, j] and find_place(before[i], places[i, j]) < 0
 
 
-@njit(cache=True, parallel=True)
-def count_news(places, before, news) -> None:  # type: ignore[no-untyped-def]
-    """Set how many entries of each list were not on it before, uint8 (n,); 255 stands for more."""
-    for i in prange(len(places)):
-        total = 0
-        for j in range(places.shape[1]):
-            total += places[i, j] != before[i, j] and find_place(before[i], places[i, j]) < 0
-        news[i] = min(total, 255)
-
-
 def offer_back(lists: Lists, before: Lists | None, order: NDArray[np.int32], scratch: Scratch, steps: Steps) -> Lists:
     """Return lists to which everybody who lists a place has been offered too.
 

@@ -152,7 +152,7 @@ def _rank_around(rows, edges, first, centres, around, next_best, firsts, probes)
     """Rank cells for the rows of the cells from `first` on, which begin at `edges`."""
     most = around.shape[1] + next_best.shape[1]
     gathered = np.empty((around.shape[1], centres.shape[1]), dtype=np.float32)
-    line, keys = np.empty(most, dtype=np.float32), np.empty(most + 1, dtype=np.uint64)
+    line, keys = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.uint64)
     listed = np.empty(most, dtype=np.int32)
     known = np.full(len(centres), -1, dtype=np.int32)  # in which cell's turn each was last listed
     one_run, run_starts = np.zeros(1, dtype=np.int32), np.zeros(2, dtype=np.int64)

@@ -6,7 +6,7 @@ A candidate is one 64-bit key, similarity in the upper half and inverted id in t
 comparison and a total order (similarity descending, id ascending). What a row keeps does not depend on the order in
 which candidates arrive, hence the same bits whatever the threads, blocks or memory.
 
-A row collects up to three times k keys and then drops all but the k best, which is cheaper than a heap and costs the
+A row collects about three times k keys and then drops all but the k best, which is cheaper than a heap and costs the
 memory. Most scores cannot enter anywhere, so a whole lane of them is first compared with the floors of its rows. The
 kernels lock nothing: no two threads may offer to one row at a time.
 
@@ -27,7 +27,8 @@ LANES = 64  # scores tested together for "does any of these beat the worst kept"
 _INSERTED = 96  # keys up to which they are sorted by insertion, which takes half the time of numpy for 30 of them
 _FINE_LANES = 32  # where one does, so many are tested again together
 _FIRST_STEP = np.float32(0.02)  # from a guessed floor to where it is looked for
-_MOST_HALVINGS = 24  # of that, beyond which numbers are as good as equal
+_MOST_STEPS = 40  # to where it is, each twice as long as the last
+_MOST_HALVINGS = 24  # of the last one, beyond which numbers are as good as equal
 
 
 class Selection(NamedTuple):
@@ -54,13 +55,10 @@ class Selection(NamedTuple):
     k: int
 
 
-def start_selection(n: int, k: int, *, room: int = 0) -> Selection:
-    """Return an empty selection of k for each of n rows, which can each hold `room` more or at least twice as many.
-
-    `floors` is longer, so that whole lanes can be read.
-    """
+def start_selection(n: int, k: int) -> Selection:
+    """Return an empty selection of k for each of n rows; `floors` is longer, so that whole lanes can be read."""
     return Selection(
-        keys=np.empty((n, k + max(room, 2 * k + 16)), dtype=np.uint64),
+        keys=np.empty((n, 3 * k + 16), dtype=np.uint64),
         counts=np.zeros(n, dtype=np.int32),
         floor_keys=np.zeros(n, dtype=np.uint64),
         floors=np.full(n + LANES, -np.inf, dtype=np.float32),
@@ -204,11 +202,13 @@ def offer(selection, row, similarity, other) -> None:  # type: ignore[no-untyped
 
 @njit(cache=True, nogil=True)
 def offer_run(selection, row, line, first_id) -> None:  # type: ignore[no-untyped-def]
-    """Give `row` the candidates first_id, first_id + 1, ..., of which there may be as many as it has room for."""
+    """Give `row` the candidates first_id, first_id + 1, ..., of which the similarities are in a line."""
     keys = selection.keys[row]
-    if selection.counts[row] + len(line) >= len(keys):
-        _drop_rest(selection, row)
-    selection.counts[row] = collect_keys(line, selection.floors[row], first_id, keys, selection.counts[row])
+    for begin in range(0, len(line), len(keys) - selection.k):
+        part = line[begin : begin + len(keys) - selection.k]
+        if selection.counts[row] + len(part) > len(keys):
+            _drop_rest(selection, row)
+        selection.counts[row] = collect_keys(part, selection.floors[row], first_id + begin, keys, selection.counts[row])
 
 
 @njit(cache=True, nogil=True)
@@ -287,8 +287,8 @@ def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[n
 def collect_keys(line, floor, first_id: int, keys, n_kept: int) -> int:  # type: ignore[no-untyped-def]
     """Append the keys of the numbers of a line that reach a floor; return how many keys there are then.
 
-    There must be room for one more. Where any of a lane does, their places are noted without a branch for each: whether
-    a number reaches the floor cannot be foreseen, and a wrong guess takes as long as ten comparisons.
+    There must be room for the whole line. Where any of a lane does, their places are noted without a branch for each:
+    whether a number reaches the floor cannot be foreseen, and a wrong guess takes as long as ten comparisons.
     """
     for begin in range(0, len(line), _FINE_LANES):
         end = min(begin + _FINE_LANES, len(line))
@@ -306,25 +306,6 @@ def collect_keys(line, floor, first_id: int, keys, n_kept: int) -> int:  # type:
     return n_kept
 
 
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # else the maxima are not taken eight at a time
-def find_floor(line, most) -> np.float32:  # type: ignore[no-untyped-def]
-    """Return a number that at least `most` of a line reach: the most-th largest of the maxima of its columns.
-
-    The line is read as rows of twice `most`, whose maxima take one pass; what is left over at its end is not looked at.
-    """
-    width = -(-2 * most // _FINE_LANES) * _FINE_LANES
-    if len(line) < 2 * width:
-        return np.float32(-np.inf)
-    maxima = line[:width].copy()
-    for begin in range(width, len(line) - width + 1, width):
-        part = line[begin : begin + width]
-        for j in range(width):
-            maxima[j] = max(maxima[j], part[j])
-    keep_best(maxima, width, most)
-    floor: np.float32 = maxima[most - 1]
-    return floor
-
-
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})  # else they are counted one by one
 def count_reaching(line, floor) -> int:  # type: ignore[no-untyped-def]
     """Return how many numbers of a line, not more than 2^24, reach a floor."""
@@ -336,31 +317,49 @@ def count_reaching(line, floor) -> int:  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def sharpen_floor(line, most, guess) -> np.float32:  # type: ignore[no-untyped-def]
-    """Return a number that `most` of a line reach, or more where some are equal; -inf if it has no more than that.
+    """Return a number that `most` of a line reach, or more where some are as good as equal; -inf if it is no longer.
 
     Found by halving, from a guess: counting takes so little time that it is faster than to sort out too many.
     """
     if len(line) <= most:
         return np.float32(-np.inf)
-    low = guess if np.isfinite(guess) else find_floor(line, most)
-    step = _FIRST_STEP
-    if not np.isfinite(low):
-        low = np.float32(0)
-    while count_reaching(line, low) < most:
-        low, step = low - step, 2 * step
-    high, step = low + _FIRST_STEP, 2 * _FIRST_STEP
-    while count_reaching(line, high) >= most:
-        low, high, step = high, high + step, 2 * step
+    low: np.float32
+    low, high, n_reaching = _enclose_floor(line, most, guess if np.isfinite(guess) else np.float32(0))
     for _ in range(_MOST_HALVINGS):
+        if n_reaching == most:
+            break
         middle = (low + high) * np.float32(0.5)
-        n_reaching = count_reaching(line, middle)
-        if n_reaching >= most:
-            low = middle
-            if n_reaching == most:
-                break
+        n_here = count_reaching(line, middle)
+        if n_here >= most:
+            low, n_reaching = middle, n_here
         else:
             high = middle
     return low
+
+
+@njit(cache=True, nogil=True)
+def _enclose_floor(line, most, guess):  # type: ignore[no-untyped-def]
+    """Return a number that at least `most` of a line reach, one that fewer do, and how many reach the first."""
+    low, step = guess, _FIRST_STEP
+    n_reaching = count_reaching(line, low)
+    if n_reaching < most:
+        for _ in range(_MOST_STEPS):
+            high = low
+            low = low - step
+            n_reaching = count_reaching(line, low)
+            if n_reaching >= most:
+                return low, high, n_reaching
+            step += step
+        return np.float32(-np.inf), low, most
+    high = low + step
+    for _ in range(_MOST_STEPS):
+        n_above = count_reaching(line, high)
+        if n_above < most:
+            break
+        low, n_reaching = high, n_above
+        step += step
+        high = low + step
+    return low, high, n_reaching
 
 
 @njit(cache=True, parallel=True)
