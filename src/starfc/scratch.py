@@ -133,6 +133,11 @@ class Scratch:
             if isinstance(source, mmap.mmap) and all(source is not known for known in self._maps):
                 self._maps.append(source)
 
+    @property
+    def largest_bytes(self) -> int:
+        """Size of the largest mapped array."""
+        return max((len(mapped) for mapped in self._maps), default=0)
+
     def expect_random_reads(self, expected: bool) -> None:
         """Tell the system whether rows are read here and there, so that it reads nothing around them."""
         for mapped in self._maps:
