@@ -2,14 +2,17 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starfc.expansion import expand_lists
-from starfc.neighborlists import Lists
+from starfc.expansion import Paths, choose_followed, expand_lists
+from starfc.neighborlists import Lists, mark_fresh
+from starfc.probes import draw_sample
 from starfc.steps import Steps
 
 
 def expand(rows, order, lists, before, n_before, n_followed):
     steps = Steps()
-    return expand_lists(rows, order, lists, before, n_before, n_followed, steps.open("round"), steps)
+    scratch = steps.open("round")
+    paths = Paths(rows, order, lists, mark_fresh(lists, before, scratch, steps), n_before)
+    return expand_lists(paths, n_followed, scratch, steps)
 
 
 def expand_slowly(rows, order, lists, before, n_before, n_followed):
@@ -68,3 +71,20 @@ def test_copies_are_ordered_by_row():
     before = Lists(np.full((6, 2), -1, np.int32), np.zeros((6, 2), np.float32))
     better = expand(rows, order, Lists(places, np.full((6, 2), 2, np.float32)), before, 0, 2)
     assert order[better.places[0]].tolist() == [0, 2]  # rows 3 and 4 were on the list, 0 and 2 on the lists of those
+
+
+def test_no_more_are_followed_than_it_takes():
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((60, 4)).astype(np.float32)
+    order = np.arange(60, dtype=np.int32)
+    lists = draw_lists(rng, rows, 16)
+    steps = Steps()
+    sample = draw_sample(rows, order, 16, 0, steps)
+    fresh = np.ones(lists.places.shape, dtype=np.bool_)
+    paths = Paths(rows, order, lists, fresh, 0)
+    reached = [sample.measure(expand_lists(paths, n, steps.open("x"), steps), 0.9)[0] for n in range(1, 17)]
+    chosen = choose_followed(paths, 16, sample, 0.9)
+    assert True in reached[1:15]  # else the test would say nothing
+    assert reached[chosen - 1]
+    assert not reached[chosen - 3]  # tried are the even numbers
+    assert choose_followed(paths, 2, sample, 1.0) == 2

@@ -10,7 +10,8 @@ import pytest
 
 from starfc import scratch as module
 from starfc.errors import OutputError
-from starfc.scratch import Scratch, identify_boot, measure_private_bytes, measure_rss_bytes, read_facts
+from starfc.residency import measure_private_bytes, measure_rss_bytes
+from starfc.scratch import Scratch, identify_boot, read_facts
 
 
 def test_in_memory_nothing_is_left(tmp_path):
@@ -19,7 +20,7 @@ def test_in_memory_nothing_is_left(tmp_path):
     work.mark(1)
     assert (work.is_done(0), work.is_done(1), work.all_done) == (False, True, False)
     assert work.array("a", (2, 3), np.int32).shape == (2, 3)
-    work.relieve(always=True)
+    work.let_go()
     work.remove()
     with pytest.raises(ValueError, match="no file"):
         work.publish("a", tmp_path / "a.npy")
@@ -112,7 +113,7 @@ def test_a_dropped_array_gives_its_disk_space_back(tmp_path):
     work.drop("a", "never there")
     assert name not in maps.read_text() and not (tmp_path / "a.npy").exists()
     kept[:] = 7
-    work.relieve(always=True)
+    work.let_go()
     assert (kept == 7).all()
 
 

@@ -3,7 +3,6 @@ import threading
 import numpy as np
 import pytest
 
-from starfc.scratch import Scratch
 from starfc.steps import Steps, cut_evenly
 
 
@@ -60,15 +59,3 @@ def test_a_limit_lets_go_of_pages_and_changes_nothing(tmp_path):
     steps = Steps(tmp_path, limit_bytes=1)
     assert (fill(steps, []) == np.arange(10) ** 2).all()
     assert threading.active_count() < 20
-
-
-@pytest.mark.parametrize(("n_bytes", "share"), [(0, 0.8), (300_000, 0.7), (900_000, 0.4)])
-def test_room_is_left_for_the_largest_array(tmp_path, monkeypatch, n_bytes, share):
-    """A tile may touch all of it before pages are let go of again."""
-    limits = []
-    monkeypatch.setattr(Scratch, "relieve_above", lambda self, limit: limits.append(limit))
-    steps = Steps(tmp_path, limit_bytes=1_000_000)
-    steps.open("small").array("some", (10,), np.uint8)
-    steps.open("large").array("rows", (n_bytes,), np.uint8)
-    steps.relieve()
-    assert limits == [pytest.approx(share * 1_000_000, abs=1000)] * 2

@@ -33,7 +33,7 @@ from .celljoin import join_cells, join_some
 from .cells import Cells, make_cells
 from .centres import rank_cells
 from .exact import join_exactly, measure_exact_bytes
-from .expansion import expand_lists
+from .expansion import Paths, choose_followed, expand_lists
 from .features import Features
 from .neighborlists import Lists, mark_fresh, offer_back, open_lists
 from .probes import Probes, Reach, Sample, choose_margin, choose_margin_for, draw_sample, rank_probes
@@ -54,7 +54,7 @@ class _Effort(NamedTuple):
     def scale(self, k: int) -> _Effort:
         """Return what it takes at least for k neighbours: many are in many cells, and are dear to expand."""
         reach = self.reach._replace(n_cells=max(self.reach.n_cells, 16 * k // 5))
-        return _Effort(reach, max(self.n_ranks, 4 * k // 5), max(self.n_far, 2 * k // 5), max(self.n_hard, 8 * k // 5))
+        return _Effort(reach, max(self.n_ranks, 3 * k // 5), max(self.n_far, k // 4), max(self.n_hard, 8 * k // 5))
 
 
 _EFFORTS = (
@@ -63,14 +63,14 @@ _EFFORTS = (
     _Effort(Reach(1 << 30, 4096), 320, 256, 512),
 )
 _NEAR_PROBES = 5  # cells that every row looks into, besides its own
-_FOLLOWED = (1 / 3, 1 / 2, 2 / 3, 1)  # share of a row's neighbours whose neighbours are looked at, round by round
+_FOLLOWED = (1 / 3, 1 / 2, 2 / 3, 1)  # share of a row's neighbours that are followed, round by round, at most
 _HARD_NEWS = 8  # one in so many entries that the far cells have brought make a list hard
 _SEEN_BY_HARD = 40, 20  # groups that a hard row looks into, or one in so many of all groups if that is more
 _LEAST_GAIN = 0.1  # share of what is missing that a round must bring for another one to follow
 _MAPPED_ROWS = 1 << 16  # rows that the lists are turned back into at once
 _MOST_FOR_ALL = 4_000_000  # rows for which all cells may be ranked
 _MOST_EXACT_BYTES = 2_000_000_000  # for which all pairs may be compared: some 500,000 rows, a quarter of an hour
-BITS = 5  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
+BITS = 6  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
 
 
 def find_neighbors(
@@ -147,6 +147,7 @@ class _Search:
         notes = steps.open(f"stages{level}")
         self._founds = notes.array("found", (len(self._stages),), np.float64)
         self._reached = notes.array("reached", (len(self._stages),), np.uint8)
+        self._followed = notes.array("followed", (len(self._stages),), np.int32)  # how many, by rounds of expansion
         self._is_hard = notes.array("hard", (len(store),), np.bool_)  # whether the far cells have brought much
         if notes.folder is None:
             self._founds[:] = 0
@@ -227,17 +228,20 @@ class _Search:
         for number, share in enumerate(_FOLLOWED):
             if self.reached:
                 return
-            found_before, n_followed = self.found, int(np.ceil(share * self.k))
+            name, found_before, most = f"{prefix}round{number}", self.found, int(np.ceil(share * self.k))
+            stage = self._stages.index(name)
 
             def look(
-                name: str = f"{prefix}round{number}", n_before: int = n_before, n_followed: int = n_followed
+                name: str = name, stage: int = stage, n_before: int = n_before, most: int = most
             ) -> tuple[Lists, bool]:
-                lists, before = self.lists, self._get(self._names[-2])
-                scratch, order = self._open(name), self.cells.order
-                return expand_lists(self.store, order, lists, before, n_before, n_followed, scratch, self.steps), False
+                scratch = self._open(name)
+                fresh = mark_fresh(self.lists, self._get(self._names[-2]), scratch, self.steps)
+                paths = Paths(self.store, self.cells.order, self.lists, fresh, n_before)
+                self._followed[stage] = choose_followed(paths, most, self.sample, self.recall)
+                return expand_lists(paths, int(self._followed[stage]), scratch, self.steps), False
 
-            self._do(f"{prefix}round{number}", look)
-            n_before = n_followed
+            self._do(name, look)
+            n_before = int(self._followed[stage])
             if self.found - found_before < _LEAST_GAIN * (self.recall - found_before):
                 return
 

@@ -22,7 +22,7 @@ import numba
 from .errors import InputError, OutputError
 from .exact import measure_exact_bytes
 from .halves import can_widen
-from .scratch import measure_private_bytes
+from .residency import measure_private_bytes
 
 SHARE_OF_FREE = 0.8  # of the memory that is free, unless told otherwise
 _WIDE_UP_TO = 1 << 16  # faces up to which columns come in wide groups, which are faster

@@ -31,6 +31,7 @@ from .model import Model, load_model
 from .partition import partition_graph
 from .progress import Progress, silent
 from .prune import prune_edges
+from .residency import keep_within
 from .score import ScoredEdges
 from .scratch import Scratch
 from .settings import Settings as Settings
@@ -225,6 +226,7 @@ def cluster(
         stack.enter_context(run.opened(workdir, target))
         inputs = (features, loaded, graph, knn, recall)
         plan = run.settle_memory(*inputs, settings, memory_gb)  # of the fewest neighbours, where their number is open
+        stack.enter_context(keep_within(plan.budget_bytes))
         run.check(features)
         say(plan.describe())
         most = len(features) - 1 if graph is None else graph.k

@@ -59,9 +59,13 @@ class Sample:
     exchangeable: NDArray[np.bool_]
 
     def measure(self, lists: Lists, recall: float) -> tuple[bool, float]:
-        """Say whether lists have the wanted recall for sure, and what the queries say it is."""
-        is_found = lists.similarities[self.queries] >= self.similarities[:, -1:] - EQUAL_WITHIN
-        return _is_reached((is_found & (lists.places[self.queries] >= 0)).mean(axis=1), recall)
+        """Say whether the lists of all places have the wanted recall for sure, and what the queries say it is."""
+        return self.measure_own(Lists(lists.places[self.queries], lists.similarities[self.queries]), recall)
+
+    def measure_own(self, lists: Lists, recall: float) -> tuple[bool, float]:
+        """Say it of lists of the queries alone, (q, k)."""
+        is_found = lists.similarities >= self.similarities[:, -1:] - EQUAL_WITHIN
+        return _is_reached((is_found & (lists.places >= 0)).mean(axis=1), recall)
 
 
 def draw_sample(store: NDArray[Any], places: NDArray[np.int32], k: int, seed: int, steps: Steps) -> Sample:

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from .atomic import write_json
 from .errors import OutputError
+from .residency import measure_rss_bytes, register_holder
 
 _FACTS = "facts.json"
 _JOURNAL = "journal"
@@ -63,6 +64,7 @@ class Scratch:
         self._maps: list[mmap.mmap] = []
         self._named: dict[str, mmap.mmap] = {}
         self._journal: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        register_holder(self)
         if folder is not None:
             wanted = json.loads(json.dumps({"boot": identify_boot(), **(facts or {})}))
             if read_facts(folder) != wanted:
@@ -133,26 +135,24 @@ class Scratch:
             if isinstance(source, mmap.mmap) and all(source is not known for known in self._maps):
                 self._maps.append(source)
 
-    @property
-    def largest_bytes(self) -> int:
-        """Size of the largest mapped array."""
-        return max((len(mapped) for mapped in self._maps), default=0)
-
     def expect_random_reads(self, expected: bool) -> None:
         """Tell the system whether rows are read here and there, so that it reads nothing around them."""
         for mapped in self._maps:
             mapped.madvise(mmap.MADV_RANDOM if expected else mmap.MADV_NORMAL)
 
-    def relieve(self, *, always: bool = False) -> None:
-        """Release the mapped pages if the process has more memory than it may; they are read again when needed."""
-        if always or (self._limit_bytes is not None and self._maps and measure_rss_bytes() > self._limit_bytes):
-            for mapped in self._maps:
-                mapped.madvise(mmap.MADV_DONTNEED)
+    def let_go(self) -> None:
+        """Release the mapped pages; they are read again when needed."""
+        for mapped in [*self._maps]:  # another thread may add some
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+    def relieve(self) -> None:
+        """Release the mapped pages if the process has more memory than it may."""
+        self.relieve_above(self._limit_bytes)
 
     def relieve_above(self, limit_bytes: int | None) -> None:
         """Release the mapped pages if the process has more memory than the limit."""
         if limit_bytes is not None and self._maps and measure_rss_bytes() > limit_bytes:
-            self.relieve(always=True)
+            self.let_go()
 
     def publish(self, name: str, target: Path) -> None:
         """Give a finished array's file a second name, which replaces what stood there; it stays here too."""
@@ -218,19 +218,6 @@ def identify_boot() -> str:
     if known.is_file():
         return known.read_text(encoding="ascii").strip()
     return f"started {round((time.time() - time.monotonic()) / 60)}"
-
-
-def measure_rss_bytes() -> int:
-    """Return the resident memory of this process; 0 where the system does not tell."""
-    statm = Path("/proc/self/statm")
-    return int(statm.read_text(encoding="ascii").split()[1]) * mmap.PAGESIZE if statm.is_file() else 0
-
-
-def measure_private_bytes() -> int:
-    """Return the resident memory of this process that is no page of a file; 0 where the system does not tell."""
-    statm = Path("/proc/self/statm")
-    fields = statm.read_text(encoding="ascii").split() if statm.is_file() else ["0", "0", "0"]
-    return (int(fields[1]) - int(fields[2])) * mmap.PAGESIZE
 
 
 def _make_folder(folder: Path) -> None:

@@ -233,7 +233,8 @@ class Run:
         facts = self.depends_on | {"k": settings.n_neighbors, "model": digest_arrays(**network.tensors), "bits": BITS}
 
         def build(scratch: Scratch) -> ScoredEdges:
-            self.pages.relieve(always=self.plan.in_files)
+            if self.plan.in_files:
+                self.pages.let_go()
             return score_by_relations(
                 features, graph, model=network, profiles=self._profiles, scratch=scratch, progress=self._progress
             )
@@ -265,7 +266,8 @@ class Run:
         """Yield where the edges that survive tau_1 go: to memory or, where they do not fit, to files for the time."""
         if self.workdir.folder is not None:
             remove_scratch(self.workdir.folder / _PRUNING_PARTS)  # of a killed run
-        self.pages.relieve(always=self.plan.peak_bytes >= self.plan.budget_bytes)
+        if self.plan.peak_bytes >= self.plan.budget_bytes:
+            self.pages.let_go()
         pages = Scratch(limit_bytes=self.plan.budget_bytes)
         pages.watch(scored.neighbors, scored.scores)
         n, n_edges = len(scored.neighbors), count_surviving(scored, settings.tau1, scratch=pages)

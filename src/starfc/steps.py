@@ -18,8 +18,7 @@ from .progress import Progress, silent
 from .scratch import Scratch, remove_scratch
 from .workers import run_in_order
 
-_HEADROOM = 0.8  # of the limit, at most: a tile touches pages before anybody looks again
-_LEAST_KEPT = 0.4  # of the limit, however large the arrays are: reading pages again and again takes time
+_HEADROOM = 0.8  # of the limit: a tile touches pages before anybody looks again
 _PASSED_ROWS = 1 << 17  # gone through before mapped pages are let go of
 
 
@@ -98,17 +97,14 @@ class Steps:
     def relieve(self) -> None:
         """Let go of the mapped pages of all steps if the process has more memory than it may."""
         if self.limit_bytes is not None:
-            # A join leads all over the stored rows: one tile may touch every page of the largest array.
-            room = self.limit_bytes - max((scratch.largest_bytes for scratch in self._open), default=0)
-            kept = max(_LEAST_KEPT * self.limit_bytes, min(_HEADROOM * self.limit_bytes, room))
             for scratch in self._open:
-                scratch.relieve_above(int(kept))
+                scratch.relieve_above(int(_HEADROOM * self.limit_bytes))
 
     def let_go(self) -> None:
         """Let go of the mapped pages of all steps, for what comes next wants memory too."""
         if self.limit_bytes is not None:
             for scratch in self._open:
-                scratch.relieve(always=True)
+                scratch.let_go()
 
 
 def cut_evenly(n: int, n_rows: int) -> NDArray[np.int64]:

@@ -32,6 +32,7 @@ def knn(
     from ..features import load_features
     from ..knn import build_knn, measure_recall, save_knn
     from ..pipeline import peak_rss_gb
+    from ..residency import keep_within
     from ..scratch import Scratch, remove_scratch
     from ..threads import limited_threads
     from ..workdir import Workdir, digest_features
@@ -48,6 +49,7 @@ def knn(
         stack.enter_context(kept.locked())
         folder, facts = None, {}
         memory = int(memory_gb * 1e9) if memory_gb is not None else None
+        stack.enter_context(keep_within(memory))
         pages = Scratch(limit_bytes=memory)
         pages.watch(rows.raw)
 

@@ -80,13 +80,13 @@ class Collection:
         self.floor = self.tau1 - (0.15 if evidence.settings.scorer == "cosine" else 0.5 * max(0.0, self.tau1))
         self._pages = Scratch(limit_bytes=_MOST_BYTES)
         self._pages.watch(features.raw, evidence.scored.neighbors, evidence.scored.scores)
-        self._pages.relieve(always=True)  # what scoring has left
+        self._pages.let_go()  # what scoring has left
         self._graph = parse_edges(evidence.scored, self.floor)
         self._evidence: Evidence | None = evidence
         self.lock = threading.RLock()
         self._heavy = threading.Lock()  # what needs much memory, one at a time; taken before the other lock
         self.journal = Journal(journal, labels)
-        self._pages.relieve(always=True)
+        self._pages.let_go()
         self.table = ClusterTable(
             features, self._graph, self.book, floor=self.floor, tau1=self.tau1,
             progress=lambda stage, done, total: self._pages.relieve(),
@@ -119,7 +119,7 @@ class Collection:
         try:
             tau1, threshold = evidence.tau1, evidence.threshold
             with self._heavy:
-                self._pages.relieve(always=True)
+                self._pages.let_go()
                 pool = find_questions(
                     self.features, evidence.scored, labels, tau1=tau1, threshold=threshold,
                     progress=lambda stage, done, total: self._pages.relieve(),
