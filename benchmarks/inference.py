@@ -225,13 +225,14 @@ def measure_end_to_end(options: argparse.Namespace, more: list[str]) -> dict[str
                 rows.append(report)
                 seconds = report["seconds"]
                 print(
-                    f"| {'given' if model else 'shipped'} | {number + 1} | {seconds['total']:.1f} |"
+                    f"| {model or 'shipped'} | {number + 1} | {seconds['total']:.1f} |"
                     f" {seconds['knn']:.1f} | {seconds['score']:.1f} | {seconds['partition']:.1f} |"
                     f" {report['cpu_s']:.1f} | {report['peak_rss_gb']:.2f} | {report['n_clusters']} |", flush=True,
                 )  # fmt: skip
             totals = [row["seconds"]["total"] for row in rows]
-            print(f"best {min(totals):.1f} s, median {np.median(totals):.1f} s")
             results[model or "shipped"] = {"runs": rows, "best_s": min(totals), "median_s": float(np.median(totals))}
+    for name, result in results.items():
+        print(f"{name}: best {result['best_s']:.1f} s, median {result['median_s']:.1f} s")
     return results
 
 

@@ -1,4 +1,4 @@
-from __future__ import annotations
+from __future__ import mmap
 
 import json
 import os
@@ -102,6 +102,16 @@ def test_what_was_written_into_a_copy_on_write_map_stays(tmp_path):
     work.watch(array, array[5:], np.asarray(array))
     work.relieve()
     assert array.min() == 1
+
+
+def test_memory_of_the_caller_is_no_file():
+    memory = mmap.mmap(-1, 8192, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    array = np.ndarray((8192,), np.uint8, buffer=memory)
+    array[:] = 7
+    work = Scratch()
+    work.watch(array)
+    work.let_go()
+    assert (array == 7).all()
 
 
 def test_a_dropped_array_gives_its_disk_space_back(tmp_path):

@@ -30,7 +30,7 @@ from .scratch import Scratch
 from .steps import Steps, cut_evenly
 
 _TILE_ROWS = 4096
-_TRIED = 8  # numbers of followed neighbours that are tried on the sample, at most one in so many apart
+_TRIED = 8  # the number of followed neighbours is a multiple of one in so many of the most
 
 
 class Paths(NamedTuple):
@@ -47,7 +47,7 @@ class Paths(NamedTuple):
     fresh : bool (n, k)
         Which entries of them were not there before the last stage.
     n_before : int
-        How many entries of each list have been followed before that.
+        How many entries of each list were followed in the round before.
     """
 
     store: NDArray[Any]

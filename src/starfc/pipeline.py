@@ -226,7 +226,7 @@ def cluster(
         stack.enter_context(run.opened(workdir, target))
         inputs = (features, loaded, graph, knn, recall)
         plan = run.settle_memory(*inputs, settings, memory_gb)  # of the fewest neighbours, where their number is open
-        stack.enter_context(keep_within(plan.budget_bytes))
+        stack.enter_context(keep_within(plan.budget_bytes))  # the next plan has the same, but for what is free then
         run.check(features)
         say(plan.describe())
         most = len(features) - 1 if graph is None else graph.k

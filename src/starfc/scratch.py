@@ -4,7 +4,7 @@ In: names, shapes and types. Out: arrays: plain ones, or shared memory maps of f
 of finished units of work. A process that is killed leaves the pages it wrote in the system's cache, so the next run of
 the same work goes on behind the last unit that was marked. After a crash of the whole machine that cache may have
 reached the disk in any order: a journal counts only if its facts say the same, the machine's start included. Mapped
-pages count as memory of the process while they are resident; `relieve` lets go of them when there are too many.
+pages count as memory of the process while they are resident; `relieve`, and `residency.py`, let go of them.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ from .residency import measure_rss_bytes, register_holder
 
 _FACTS = "facts.json"
 _JOURNAL = "journal"
+
+
+class KeptPages(mmap.mmap):
+    """A private map of a file that nobody writes into, whatever its arrays allow: its pages may be let go of."""
 
 
 class Scratch:
@@ -126,13 +130,16 @@ class Scratch:
     def watch(self, *arrays: NDArray[Any]) -> None:
         """Let `relieve` release the pages of these arrays too, as far as they are maps of what is in a file.
 
-        A copy-on-write map is not: what was written into it would be lost.
+        Other maps are left alone, copy-on-write ones too: what was written into them would be lost.
         """
         for array in arrays:
             source: Any = array
-            while isinstance(source, np.ndarray) and getattr(source, "mode", "r") != "c":
+            is_file = False
+            while isinstance(source, np.ndarray):
+                is_file = is_file or getattr(source, "mode", "c") != "c"
                 source = source.base
-            if isinstance(source, mmap.mmap) and all(source is not known for known in self._maps):
+            is_file = is_file or isinstance(source, KeptPages)
+            if is_file and isinstance(source, mmap.mmap) and all(source is not known for known in self._maps):
                 self._maps.append(source)
 
     def expect_random_reads(self, expected: bool) -> None:

@@ -39,7 +39,7 @@ from .relational_model import SCORERS as RELATIONAL
 from .relational_model import combine_scores, open_network
 from .score import BITS as GCN_BITS
 from .score import ScoredEdges, score_by_cosine, score_edges
-from .scratch import Scratch, identify_boot, read_facts, remove_scratch
+from .scratch import KeptPages, Scratch, identify_boot, read_facts, remove_scratch
 from .settings import Settings
 from .tiles import run_tiles
 from .workdir import Workdir, digest_arrays, digest_features
@@ -329,7 +329,7 @@ def _load_scores(graph: KnnGraph, path: Path) -> ScoredEdges:
     """
     known: Any = map_npy(path)  # names what is wrong with it
     with path.open("rb") as file:
-        pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        pages = KeptPages(file.fileno(), 0, access=mmap.ACCESS_COPY)
     return ScoredEdges(graph.neighbors, np.ndarray(known.shape, known.dtype, buffer=pages, offset=known.offset))
 
 

@@ -4,7 +4,7 @@ Ourselves, through the same door as the others. `preset` "paper" is the publishe
 parsed by tau_1, refined by node intimacy and tau_2, connected components, with the published training and thresholds.
 "default" is what `starfc train` makes of labels, without a model what `starfc cluster` does without any, except that
 the number of neighbours is that of the given graph and not found from the data. Nothing is left to tune from outside.
-Deviation: "paper" is trained for 400 steps unless told otherwise, as many as any other method has in the tables;
+Deviation: "paper" is trained for 400 steps unless told otherwise, the most that any other method has in the tables;
 `starfc train --preset paper` takes 2,000.
 """
 
