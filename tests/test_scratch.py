@@ -1,6 +1,7 @@
-from __future__ import mmap
+from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 from pathlib import Path
