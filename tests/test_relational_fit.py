@@ -37,7 +37,7 @@ def index(faces):
 @pytest.fixture
 def small(monkeypatch):
     """Smaller collections."""
-    monkeypatch.setattr(relational_fit, "_PARTS", (1, 2))
+    monkeypatch.setattr(relational_fit, "_PARTS", ((1, None), (1, 2)))
     monkeypatch.setattr(relational_fit, "_EDGES", 2000)
     monkeypatch.setattr("starfc.training._COMBINED_STEPS", 3)
 
@@ -68,6 +68,12 @@ def test_drawn_people_come_with_all_their_faces(faces, index):
     assert rows.tolist() == np.flatnonzero(np.isin(labels, people)).tolist()
     assert 300 <= len(rows) < 300 + np.bincount(labels).max()
     assert len(np.unique(labels[draw_people(index, 1, np.random.default_rng(0))])) == 2
+
+
+def test_a_few_faces_of_everybody(faces, index):
+    labels = faces[1]
+    rows = draw_people(index, len(labels), np.random.default_rng(0), most=2)
+    assert np.bincount(labels[rows]).tolist() == np.minimum(np.bincount(labels), 2).tolist()
 
 
 def test_nobody_fills_a_collection():
@@ -190,7 +196,7 @@ KILLED_RUN = textwrap.dedent(
     from starfc import relational_fit, training
     from starfc.synth import make_faces
     from starfc.training import train
-    relational_fit._PARTS, relational_fit._EDGES, training._COMBINED_STEPS = (1, 2), 2000, 3
+    relational_fit._PARTS, relational_fit._EDGES, training._COMBINED_STEPS = ((1, None), (1, 2)), 2000, 3
     faces = make_faces(700, people=140, dim=32, seed=1, kinship=1.0, noise=1.3)
     say = lambda stage, done, total: print(stage, done, flush=True)
     model = train(*faces, workdir=sys.argv[1], threads=1, progress=say)
