@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -259,6 +261,42 @@ def test_parts_of_one_name_are_refused(parts, tmp_path):
         Bench(tmp_path, Options()).run([], [parts[0]], [other])
 
 
+def test_one_file_with_two_sets_of_labels_is_refused(parts, tmp_path):
+    """It would be trained on the labels of the test."""
+    with pytest.raises(InputError, match="was given with the labels of"):
+        Bench(tmp_path, Options()).run([], [replace(parts[0], labels=parts[1].labels)], [parts[0]])
+
+
+def test_features_of_two_widths_are_refused(parts, tmp_path):
+    """Half of the labels of a headerless file look like faces of twice as many numbers."""
+    half = tmp_path / "half.meta"
+    half.write_text("".join(f"{i}\n" for i in range(N_FACES // 2)))
+    with pytest.raises(InputError, match=f"has {DIM} numbers per face and .* has {2 * DIM}"):
+        Bench(tmp_path, Options()).run([], [parts[0]], [replace(parts[1], labels=half)])
+
+
+def test_the_table_grows_row_by_row(parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(Bench, "_start_job", lambda self, name, spec: {"status": "over 1 GB", "peak_rss_gb": 1.0})
+    lengths, said = [], []
+    bench = Bench(tmp_path, Options(), say=said.append)
+    bench.run([METHODS["cdp"], METHODS["aro"]], parts[:1], parts[:1], after_row=lambda rows: lengths.append(len(rows)))
+    assert lengths == [1, 2]
+    assert "note: methods are trained and tested on the same faces" in said
+
+
+def test_a_job_ends_with_whoever_started_it(tmp_path):
+    """A killed benchmark leaves nobody behind who works without limits."""
+    code = "import time; from starfc.comparison.job import _end_with_parent as end; end(); print('on', flush=True)"
+    code += "; time.sleep(60)"
+    start = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {code!r}]).wait()"
+    with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout.readline() == "on\n"
+        parent.kill()
+        started = time.monotonic()
+        assert parent.stdout.read() == ""  # until the last one who may write is gone
+        assert time.monotonic() - started < 30
+
+
 def test_a_method_over_a_limit_is_a_row_that_says_so(parts, tmp_path):
     options = Options(k=K, threads=1, time_s=0.05, tune=True)
     bench = Bench(tmp_path / "out", options)
@@ -349,7 +387,7 @@ def test_bench_scale_and_train_size_cut_parts(run, field, tmp_path, monkeypatch)
     pytest.importorskip("matplotlib")
     asked = []
 
-    def pretend(self, methods, trains, tests):
+    def pretend(self, methods, trains, tests, after_row):
         asked.append(([len(part.read()[1]) for part in trains], [len(part.read()[1]) for part in tests]))
         return [make_row()]
 

@@ -99,7 +99,7 @@ def choose_methods(names: str | None) -> list[Method]:
     """
     if names is None:
         return list(METHODS.values())
-    asked = [name.strip() for name in names.split(",")]
+    asked = [name.strip() for name in names.split(",") if name.strip()]
     unknown = [name for name in asked if name not in METHODS]
     if unknown:
         raise InputError(f"methods ('{unknown[0]}') must be among {', '.join(METHODS)}")

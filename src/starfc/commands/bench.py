@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +68,7 @@ def bench(
     chosen = choose_methods(methods)
     train = find_part(features, labels=labels, dim=dim)
     pairs = zip(tests, test_labels or [None] * len(tests), strict=True)
-    parts = [find_part(path, labels=truth, dim=dim) for path, truth in pairs]
+    parts = [find_part(path, labels=truth, dim=dim, option="--test-labels") for path, truth in pairs]
     if name == "ablations":
         _bench_ablations(train, parts, output, as_json, preset=preset, steps=steps, k=k, seed=seed, threads=threads)
         return
@@ -77,8 +78,9 @@ def bench(
     with progress_bars() as bars:
         run = Bench(output, options, progress=bars.report, say=bars.say)
         trains, parts = _choose_parts(run, name, train, parts, sizes, shares)
-        rows = run.run(chosen, trains, parts)
-    text = save_tables(output, name, rows, options, _name_command())
+        save = partial(save_tables, output, name, options=options, command=_name_command())
+        rows = run.run(chosen, trains, parts, after_row=save)
+    text = save(rows)
     if name != "table":
         from ..comparison.plots import draw_growth
 

@@ -90,8 +90,15 @@ class Part:
         return n_bytes // (4 * n_faces)
 
 
-def find_part(features: Path, *, labels: Path | None = None, knn: Path | None = None, dim: int | None = None) -> Part:
-    """Find the labels and the kNN graph that belong to a file of features.
+def find_part(
+    features: Path,
+    *,
+    labels: Path | None = None,
+    knn: Path | None = None,
+    dim: int | None = None,
+    option: str = "--labels",
+) -> Part:
+    """Find the labels and the kNN graph that belong to a file of features; `option` is how labels are given.
 
     >>> folder = getfixture("tmp_path")
     >>> for name in ("a.features.npy", "a.labels.npy"): (folder / name).touch()
@@ -103,7 +110,7 @@ def find_part(features: Path, *, labels: Path | None = None, knn: Path | None = 
     found = labels or _find_labels(features)
     if found is None or not found.is_file():
         looked = found or "labels/NAME.meta or PREFIX.labels.npy"
-        raise InputError(f"no labels were found for {features} (looked for {looked}); pass them with --labels")
+        raise InputError(f"no labels were found for {features} (looked for {looked}); pass them with {option}")
     return Part(features, found, knn or _find_knn(features), dim)
 
 

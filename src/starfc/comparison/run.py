@@ -80,11 +80,24 @@ class Bench:
         for name in ("jobs", "graphs", "models", "parts"):
             make_folder(folder / name)
 
-    def run(self, methods: list[Method], trains: list[Part], tests: list[Part]) -> list[Row]:
-        """Run every method on every pair of parts; method after method, so that the table fills from above."""
+    def run(
+        self,
+        methods: list[Method],
+        trains: list[Part],
+        tests: list[Part],
+        after_row: Callable[[list[Row]], object] = lambda rows: None,
+    ) -> list[Row]:
+        """Run every method on every pair of parts; method after method, so that the table fills from above.
+
+        `after_row` is called with the rows so far.
+        """
         parts = list(dict.fromkeys((*trains, *tests)))
         _require_names(parts)
-        sizes = {part.features: len(part.read()[1]) for part in parts}
+        shapes = {part.features: part.read()[0].raw.shape for part in parts}
+        _require_one_width(shapes)
+        if set(trains) & set(tests):
+            self.say("note: methods are trained and tested on the same faces")
+        sizes = {features: shape[0] for features, shape in shapes.items()}
         graphs = {part.features: self._get_graph(part) for part in parts}
         rows = []
         for method in methods:
@@ -95,6 +108,7 @@ class Bench:
                     row = self._measure(method, train, graphs[test.features], found, facts)
                     self.say(describe_row(row))
                     rows.append(row)
+                    after_row(rows)
         return rows
 
     def take_people(self, part: Part, name: str, **which: Any) -> Part:  # noqa: ANN401
@@ -203,11 +217,28 @@ class Bench:
 
 def _require_names(parts: list[Part]) -> None:
     """Refuse different parts of one name: their graphs and results would be kept in the same files."""
-    files: dict[str, Path] = {}
+    known: dict[str, Part] = {}
     for part in parts:
-        if files.setdefault(part.name, part.features) != part.features:
+        other = known.setdefault(part.name, part)
+        if other.features != part.features:
             raise InputError(
-                f"{files[part.name]} and {part.features} are both named '{part.name}' in tables and files; rename one"
+                f"{other.features} and {part.features} are both named '{part.name}' in tables and files; rename one"
+            )
+        if other.labels != part.labels:
+            raise InputError(
+                f"{part.features} was given with the labels of {other.labels} and of {part.labels}; give it a second"
+                " name to train on the one and test on the other"
+            )
+
+
+def _require_one_width(shapes: dict[Path, tuple[int, ...]]) -> None:
+    """Refuse features of different embedders; or of a headerless file that has other labels."""
+    (first, (_, width)), *others = shapes.items()
+    for features, (_, dim) in others:
+        if dim != width:
+            raise InputError(
+                f"{first} has {width} numbers per face and {features} has {dim}; they must be of one embedder, and a"
+                " headerless file needs one label per face, or --dim"
             )
 
 
