@@ -16,18 +16,32 @@ needs_proc = pytest.mark.skipif(
 )
 
 
+def touch_all(pages):
+    """Write into every page and return the most memory that was seen meanwhile."""
+    highest = 0
+    for start in range(0, N_BYTES, 1 << 18):
+        pages[start : start + (1 << 18)] = start >> 18
+        highest = max(highest, measure_rss_bytes())
+        time.sleep(0.0005)
+    return highest
+
+
 @needs_proc
-def test_pages_touched_within_one_step_are_let_go_of(tmp_path):
-    """Nobody calls `relieve` here: a tile that touches everything must not take everything."""
+@pytest.mark.parametrize("private_bytes", [0, 2 * N_BYTES])
+def test_pages_touched_within_one_step_are_let_go_of(tmp_path, private_bytes):
+    """Nobody calls `relieve` here: a tile that touches everything must not take everything.
+
+    Nor may pages have what was private for a while.
+    """
     with Scratch(tmp_path / "w") as scratch:
         pages = scratch.array("pages", (N_BYTES,), np.uint8)
         limit = measure_rss_bytes() + N_BYTES // 4
-        highest = 0
         with keep_within(limit):
-            for start in range(0, N_BYTES, 1 << 18):
-                pages[start : start + (1 << 18)] = start >> 18
-                highest = max(highest, measure_rss_bytes())
-                time.sleep(0.0005)
+            for_a_while = np.ones(private_bytes, dtype=np.uint8)
+            time.sleep(0.1)
+            del for_a_while
+            time.sleep(0.1)
+            highest = touch_all(pages)
         assert highest < limit + N_BYTES // 4  # the thread may have to wait for its turn
         assert (pages[:: 1 << 18] == np.arange(N_BYTES >> 18) % 256).all()  # what was let go of is not lost
 
@@ -58,24 +72,6 @@ def test_what_does_not_go_away_is_not_tried_all_the_time():
     with keep_within(16 << 20):
         time.sleep(0.4)
     assert 1 <= holder.n_calls <= 5
-
-
-@needs_proc
-def test_what_was_private_for_a_while_is_not_given_to_pages(tmp_path):
-    with Scratch(tmp_path / "w") as scratch:
-        pages = scratch.array("pages", (N_BYTES,), np.uint8)
-        limit = measure_rss_bytes() + N_BYTES // 4
-        highest = 0
-        with keep_within(limit):
-            for_a_while = np.ones(2 * N_BYTES, dtype=np.uint8)
-            time.sleep(0.1)
-            del for_a_while
-            time.sleep(0.1)
-            for start in range(0, N_BYTES, 1 << 18):
-                pages[start : start + (1 << 18)] = 1
-                highest = max(highest, measure_rss_bytes())
-                time.sleep(0.0005)
-        assert highest < limit + N_BYTES // 4
 
 
 @needs_proc
