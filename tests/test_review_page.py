@@ -398,6 +398,35 @@ def test_nothing_to_undo_is_no_failure(page):
     page.wait("return document.querySelector('#toast').textContent === 'there is nothing to redo'")
 
 
+def test_steps_are_told_in_the_order_they_were_taken(page):
+    page.open("cluster/0")
+    page.wait("return document.querySelectorAll('#faces .tile').length > 1")
+    before = page.actions()
+    page.click("#faces .tile")
+    page.press("d")
+    page.wait_for_actions(before + 1)
+    page.press("u")
+    page.wait_for_actions(before + 2)  # an undo is an action
+    # The server has long redone it when the page is told.
+    page.run(
+        "const now = window.fetch;"
+        "window.fetch = async (path, options) => {"
+        "  const answer = await now(path, options);"
+        "  if (path === 'api/do') await new Promise((done) => setTimeout(done, 700));"
+        "  return answer;"
+        "};"
+        "window.told = [];"
+        "new MutationObserver(() => window.told.push(document.querySelector('#toast').textContent))"
+        "  .observe(document.querySelector('#toast'), { childList: true });"
+    )
+    page.press("r", "r")
+    told = page.wait("return window.told.length >= 2 && window.told")
+    assert told[0].startswith("redo: ")
+    assert told[1] == "there is nothing to redo"
+    page.press("u")
+    page.wait_for_actions(before + 4)
+
+
 def test_faces_that_were_left_out(page, world):
     _, url, _ = world
     page.open("cluster/27")

@@ -175,13 +175,20 @@ function askHelp() {
 }
 
 // Another tab may have made or undone something since, so the server is asked what there is.
-async function step(kind) {
+async function takeStep(kind) {
   try {
     showSummary(await get("api/summary"));
   } catch (error) {
     return say(error.message, true);
   }
   return state.summary[`can_${kind}`] ? change(kind) : say(`there is nothing to ${kind}`);
+}
+
+// One after another, however fast the key repeats: what is said last is then what happened last.
+let lastStep = Promise.resolve();
+function step(kind) {
+  const next = () => takeStep(kind);
+  lastStep = lastStep.then(next, next);
 }
 const FRAME_KEYS = {
   1: () => go("wall"), 2: () => go("questions"), 3: () => go("history"), u: () => step("undo"), r: () => step("redo"),
