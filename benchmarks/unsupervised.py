@@ -28,11 +28,7 @@ from numpy.typing import NDArray
 import starfc
 from starfc.features import Features
 from starfc.knn import KnnGraph, build_knn
-from starfc.mapequation import label_by_map_equation
 from starfc.metrics import evaluate
-from starfc.profiles import choose_k, measure_profiles
-from starfc.prune import parse_edges
-from starfc.relational import PREFERENCES, score_by_relations
 from worlds import draw_world
 
 OURS = "starfc"
@@ -55,10 +51,7 @@ def name_code(*others: str) -> str:
 
 def cluster_without_labels(features: Features) -> NDArray[np.int64]:
     """Run what `starfc cluster FEATURES -o OUT` does."""
-    profiles = measure_profiles(features)
-    graph = build_knn(features, k=choose_k(features, profiles))
-    scored = score_by_relations(features, graph, profiles=profiles)
-    return label_by_map_equation(parse_edges(scored, PREFERENCES["balanced"]))
+    return starfc.cluster(features).labels
 
 
 def open_sets(options: argparse.Namespace) -> Iterator[tuple[str, Features, NDArray[np.int64]]]:
@@ -100,7 +93,7 @@ def run_all(options: argparse.Namespace) -> dict[str, Any]:
     for name, features, labels in open_sets(options):
         row = results.setdefault(name, {"faces": len(labels), "people": len(np.unique(labels)), "scores": {}})
         graph: KnnGraph | None = None
-        code = name_code("relational.py", "mapequation.py", "shipped/*")
+        code = name_code("relational.py", "mapequation.py", "crowds.py", "refined.py", "shipped/*")
         if row.get("code") != code:
             row["code"] = code
             row["scores"].pop(OURS, None)

@@ -161,3 +161,41 @@ def test_progress_starts_at_nothing_and_ends_complete():
     assert told[0][1] == 0
     assert told[-1][1] == told[-1][2]
     assert [done for _, done, _ in told] == sorted(done for _, done, _ in told)
+
+
+@settings(deadline=None, max_examples=60)
+@given(weighted_graphs(), st.integers(0, 2**32 - 1))
+def test_modules_are_split_only_where_they_alone_become_shorter(graph, seed):
+    rng = np.random.default_rng(seed)
+    modules = mapequation._number_densely(rng.integers(0, 3, graph.n_nodes))
+    parts = mapequation.split_modules(build_flow_graph(graph), modules, seed=seed % 1000)
+    assert all(len(set(modules[parts == part])) == 1 for part in set(parts))
+    for module in set(modules):
+        inside = np.flatnonzero(modules == module)
+        alone = take_nodes(graph, inside)
+        whole, split = (spell_codelength(alone, found) for found in ([0] * len(inside), parts[inside].tolist()))
+        assert split < whole if len(set(parts[inside])) > 1 else split == whole
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_split_is_as_short_as_the_map_equation_of_the_module_alone(seed):
+    graph, truth = plant_groups(12, 15, inside=6, outside=1, seed=seed)
+    modules = (truth // 3).astype(np.int32)
+    parts = mapequation.split_modules(build_flow_graph(graph), mapequation._number_densely(modules))
+    for module in range(4):
+        inside = np.flatnonzero(modules == module)
+        alone = take_nodes(graph, inside)
+        best = measure_codelength(alone, label_by_map_equation(alone))
+        assert measure_codelength(alone, parts[inside]) <= 1.01 * best
+
+
+def take_nodes(graph, nodes):
+    """Return the graph of some nodes, numbered anew, and the edges among them."""
+    place = {int(node): number for number, node in enumerate(nodes)}
+    edges = [
+        (place[int(i)], place[int(graph.targets[e])], graph.scores[e])
+        for i in nodes
+        for e in range(graph.offsets[i], graph.offsets[i + 1])
+        if int(graph.targets[e]) in place
+    ]
+    return make_graph(len(nodes), edges)

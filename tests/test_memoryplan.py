@@ -63,7 +63,7 @@ def test_what_can_never_fit_is_refused(hidden):
 
 @pytest.mark.parametrize("scorer", ["cosine", "relational", "gcn", "combined"])
 @pytest.mark.parametrize("knn", ["", "cells", "exact"])
-@pytest.mark.parametrize("partition", ["components", "mapequation"])
+@pytest.mark.parametrize("partition", ["components", "mapequation", "refined"])
 def test_files_and_fewer_columns_before_a_refusal(scorer, knn, partition):
     """From much memory to little: all in memory, then files, then an error; never more than the budget."""
     hidden = (512,) if scorer in ("gcn", "combined") else ()

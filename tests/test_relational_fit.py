@@ -119,7 +119,7 @@ def test_scores_are_those_of_the_pipeline(faces):
     assert scores.shape == (2, 2, len(relational_fit._THRESHOLDS), 2)
     for number, beside in enumerate((None, gcn)):
         model = make_model(load_shipped(), dim=32, tau1=0.5, training={}, gcn=beside)
-        for place, partition in enumerate(("mapequation", "components")):
+        for place, partition in enumerate(("refined", "components")):
             for at in (1, 5):
                 tau1 = relational_fit._THRESHOLDS[at]
                 found = starfc.cluster(rows, model=model, tau1=tau1, partition=partition).labels
@@ -130,7 +130,7 @@ def test_another_kind_must_be_better_to_be_chosen():
     scores = np.full((3, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
     scores[0, 0, 2] = 0.8
     scores[1, 1, 4] = 0.801
-    assert choose_setting(scores) == relational_fit.Choice("shipped", "mapequation", 0.5, 0.8, 0.8)
+    assert choose_setting(scores) == relational_fit.Choice("shipped", "refined", 0.5, 0.8, 0.8)
     scores[2, 1, 4] = [0.8, 0.9]
     found = choose_setting(scores)
     assert found == relational_fit.Choice("combined", "components", 0.7, 0.8, 0.9)

@@ -41,7 +41,7 @@ def test_the_same_network_clusters_as_the_shipped_one(model, faces):
     assert np.array_equal(plain.labels, own.labels)
     assert np.array_equal(plain.scored.scores, own.scored.scores)
     assert "model's network of relations" in own.notes[0]
-    assert own.settings.partition == "mapequation" and own.settings.tau1 == PREFERENCES["balanced"]
+    assert own.settings.partition == "refined" and own.settings.tau1 == PREFERENCES["balanced"]
 
 
 def test_settings_come_from_the_model(model, faces):

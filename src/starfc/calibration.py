@@ -30,7 +30,6 @@ from .relational_model import make_model
 
 _TAU1 = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _TAU2 = (None, 0.3, 0.5, 0.72, 0.85)
-_PARTITIONS = ("mapequation", "components")
 _DRAWS = 400
 _INTERVAL = (0.05, 0.95)
 _FEWEST = 4  # people or pairs; fewer leave nothing to score a choice on
@@ -167,7 +166,8 @@ def _list_settings(model: Model) -> list[dict[str, Any]]:
     """Return what is tried: no refinement for relations, which have common neighbours in them."""
     tau2_grid = (None,) if model.config.relations else _TAU2
     tau1_grid = sorted({*_TAU1, model.config.tau1})
-    tried = product(tau1_grid, tau2_grid, _PARTITIONS)
+    map_equation = "refined" if model.config.relations else "mapequation"
+    tried = product(tau1_grid, tau2_grid, (map_equation, "components"))
     return [{"tau1": tau1, "tau2": tau2, "partition": partition} for tau1, tau2, partition in tried]
 
 

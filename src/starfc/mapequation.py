@@ -30,6 +30,7 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
+from scipy.special import xlogy
 
 from .errors import InputError
 from .flowgraph import FlowGraph, aggregate_modules, build_flow_graph
@@ -85,8 +86,12 @@ def label_by_map_equation(graph: EdgeGraph, *, seed: int = 0, progress: Progress
     >>> label_by_map_equation(graph).tolist()
     [0, 0, 0, 1, 1, 1]
     """
+    return find_modules(build_flow_graph(graph), seed=seed, progress=progress).astype(np.int64)
+
+
+def find_modules(flow_graph: FlowGraph, *, seed: int = 0, progress: Progress = silent) -> NDArray[np.int32]:
+    """Find the modules of a flow graph: what :func:`label_by_map_equation` does, int32 (n,)."""
     progress(_STAGE, 0, _MAX_ROUNDS)
-    flow_graph = build_flow_graph(graph)
     rng = np.random.default_rng(seed)
     found = _merge_components(_climb(flow_graph, _number_singletons(flow_graph), rng))
     smallest = _SMALLEST_ROUND * _measure(flow_graph, found.labels)
@@ -98,7 +103,43 @@ def label_by_map_equation(graph: EdgeGraph, *, seed: int = 0, progress: Progress
             break
     labels = _settle_nodes(flow_graph, found, rng)
     progress(_STAGE, _MAX_ROUNDS, _MAX_ROUNDS)
-    return labels.astype(np.int64)
+    return labels
+
+
+def split_modules(flow_graph: FlowGraph, labels: NDArray[np.int32], *, seed: int = 0) -> NDArray[np.int32]:
+    """Split every module as if it were the whole network, where that makes its own description shorter.
+
+    Parameters
+    ----------
+    flow_graph : FlowGraph
+        With n nodes.
+    labels : int32 (n,)
+        Dense, as of :func:`find_modules`.
+    seed : int
+        Order in which nodes are tried.
+
+    Returns
+    -------
+    int32 (n,)
+        Dense; nodes with one of these share one of the given labels.
+
+    Examples
+    --------
+    Two triangles and an edge between them, taken for one module:
+
+    >>> targets = np.array([1, 2, 2, 3, 4, 5, 5], np.int32)
+    >>> graph = EdgeGraph(np.array([0, 2, 3, 4, 6, 7, 7]), targets, np.ones(7, np.float32))
+    >>> split_modules(build_flow_graph(graph), np.zeros(6, np.int32)).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    rng = np.random.default_rng(seed)
+    parts = _climb(flow_graph, _number_singletons(flow_graph), rng, groups=labels).labels
+    parts = _climb(flow_graph, parts, rng, groups=labels).labels
+    modules = _group_modules(parts, labels)
+    splits = _describe_shorter(aggregate_modules(flow_graph, parts), modules)
+    one_of_module = np.empty(len(splits), dtype=np.int32)
+    one_of_module[modules] = np.arange(len(modules))
+    return np.asarray(_number_densely(np.where(splits[labels], parts, one_of_module[labels])))
 
 
 def measure_codelength(graph: EdgeGraph, labels: NDArray[np.int64]) -> float:
@@ -125,13 +166,16 @@ def measure_codelength(graph: EdgeGraph, labels: NDArray[np.int64]) -> float:
     return _measure(build_flow_graph(graph), dense)
 
 
-def _climb(graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator) -> _Found:
-    """Move nodes, then modules, then modules of modules, until nothing moves."""
-    step = _move(graph, labels, rng)
+def _climb(
+    graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator, *, groups: NDArray[np.int32] | None = None
+) -> _Found:
+    """Move nodes, then modules, then modules of modules, until nothing moves; with groups, inside each of them."""
+    step = _move(graph, labels, rng, groups=groups)
     found, saved, n_moves, level = step.labels, step.saved, step.n_moves, graph
     while step.n_moves > 0:
         level = aggregate_modules(level, step.labels)
-        step = _move(level, _number_singletons(level), rng)
+        groups = None if groups is None else _group_modules(step.labels, groups)
+        step = _move(level, _number_singletons(level), rng, groups=groups)
         found, saved, n_moves = step.labels[found], saved + step.saved, n_moves + step.n_moves
     return _Found(found, saved, n_moves, level)
 
@@ -140,10 +184,15 @@ def _tune_coarsely(graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.G
     """Split each module as if it were the whole network, and let the parts move between modules."""
     parts = _move(graph, _number_singletons(graph), rng, groups=labels).labels
     level = aggregate_modules(graph, parts)
-    module_of_part = np.empty(level.n_nodes, dtype=np.int32)
-    module_of_part[parts] = labels
-    found = _climb(level, module_of_part, rng)
+    found = _climb(level, _group_modules(parts, labels), rng)
     return replace(found, labels=found.labels[parts])
+
+
+def _group_modules(modules: NDArray[np.int32], groups: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the group of each module, whose nodes all have the same."""
+    of_module = np.empty(int(modules.max(initial=-1)) + 1, dtype=np.int32)
+    of_module[modules] = groups
+    return of_module
 
 
 def _settle_nodes(graph: FlowGraph, found: _Found, rng: np.random.Generator) -> NDArray[np.int32]:
@@ -176,7 +225,7 @@ def _move(
     if groups is None:
         groups, flows = np.empty(0, np.int32), graph.flows
     else:
-        flows = graph.sum_links(groups, inside=True)
+        flows = _take_alone(graph, groups)
     bit = float(flows.sum()) * math.log(2.0)  # the kernel counts in nats and weights
     n_moves, saved = _move_nodes(
         graph.offsets, graph.targets, graph.weights, flows, moved, groups, order, _SMALLEST_MOVE * bit
@@ -193,6 +242,24 @@ def _measure(graph: FlowGraph, labels: NDArray[np.int32]) -> float:
     flows = np.bincount(labels, weights=graph.flows) / total
     nodes = graph.flows / total
     return float(_sum_plogp(exits.sum()) - 2 * _sum_plogp(exits) - _sum_plogp(nodes) + _sum_plogp(exits + flows))
+
+
+def _describe_shorter(graph: FlowGraph, groups: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Tell of each group, a network of its own, whether its nodes as modules take fewer bits than one module."""
+    exits, flows = graph.sum_links(groups, inside=True), _take_alone(graph, groups)
+
+    def add_up(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(np.bincount(groups, weights=values), dtype=np.float64)
+
+    apart = xlogy(add_up(exits), add_up(exits)) - 2 * add_up(xlogy(exits, exits))
+    apart += add_up(xlogy(exits + flows, exits + flows))
+    whole = add_up(flows)
+    return np.asarray(apart + _SMALLEST_MOVE * whole < xlogy(whole, whole))
+
+
+def _take_alone(graph: FlowGraph, groups: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return the flows of the nodes without what leaves their group."""
+    return np.maximum(graph.flows - graph.sum_links(groups, inside=False), 0.0)
 
 
 def _sum_plogp(shares: NDArray[np.float64]) -> float:

@@ -32,6 +32,8 @@ _LIBRARY_BYTES = 100_000_000  # resident pages of the program files
 _TILE_BYTES = 160 << 20  # compiled kernels, buffers of the threads
 _SURVIVING = 0.5  # share of the edges; a trained network keeps fewer
 _PARSED_BYTES = 21  # of pruning per surviving edge: the parsed graph, its intimacies, what is kept of it
+_REFINED_EDGE_BYTES = 4  # scores without the links of crowds
+_REFINED_BYTES = 48  # per face: parts, homes, who is in a crowd
 _FLOW_BYTES = 32  # per surviving edge, of partitions that build a graph of their own
 
 
@@ -235,6 +237,8 @@ def measure_pruning(n: int, n_edges: int, partition: str) -> tuple[int, int]:
     ((400, 2100), (4120, 2100))
     """
     flow = 0 if partition == "components" else _FLOW_BYTES * n_edges + (40 + 12 * numba.get_num_threads()) * n
+    if partition == "refined":
+        flow += _REFINED_EDGE_BYTES * n_edges + _REFINED_BYTES * n
     return 40 * n + flow, _PARSED_BYTES * n_edges
 
 

@@ -1,8 +1,10 @@
 """Partition: from surviving edges to one label per face.
 
 In: EdgeGraph. Out: int64 labels (n,), numbered by first appearance. Connected components are the paper's way. The map
-equation (`mapequation.py`) forgives a few wrong edges. Dynamic edge pruning is the "naive" way the paper compares with
-(from CDP): components larger than `max_size` are cut again at a threshold raised towards 1, until all are small enough.
+equation (`mapequation.py`) forgives a few wrong edges; refined (`refined.py`), which needs scores that are
+probabilities, also sees crowds and resolves the same however many people there are. Dynamic edge pruning is the "naive"
+way the paper compares with (from CDP): components larger than `max_size` are cut again at a threshold raised towards 1,
+until all are small enough.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from numpy.typing import NDArray
 from .errors import InputError
 from .mapequation import label_by_map_equation
 from .prune import EdgeGraph
+from .refined import label_refined
 from .scratch import Scratch
 
-PARTITIONS = ("components", "mapequation", "dynamic")
+PARTITIONS = ("components", "mapequation", "refined", "dynamic")
 _BLOCK_ROWS = 1 << 18  # whose edges are gone through before mapped pages are let go of
 
 
@@ -28,6 +31,8 @@ def partition_graph(
         return label_components(graph, scratch=scratch)
     if partition == "mapequation":
         return label_by_map_equation(graph, seed=seed)
+    if partition == "refined":
+        return label_refined(graph, seed=seed)
     if partition == "dynamic":
         return label_by_dynamic_pruning(graph)
     raise InputError(f"partition ('{partition}') must be one of {', '.join(PARTITIONS)}")

@@ -170,8 +170,8 @@ def cluster(
         where edges are scored by cosine, and tau2 is not used.
     aggregate, edges : str, optional
         See :func:`starfc.prune.prune_edges`.
-    partition : {"components", "mapequation", "dynamic"}, optional
-        The model's, else "mapequation".
+    partition : {"components", "mapequation", "refined", "dynamic"}, optional
+        The model's; else "refined" where scores are probabilities, "mapequation" for cosines.
     prefer : {"precision", "balanced", "recall"}, optional
         Which mistakes weigh more, for the relational scorer: strangers together, or one person apart.
     constraints : Constraints or path, optional

@@ -14,7 +14,7 @@ of a collection in which most have one or two.
 
 People are held out in turns: a share of them, then others, up to three times. Each time network and GCN learn from the
 rest, and the faces held out are clustered, by themselves and in company: by the shipped network, by the new one, and by
-the new one with the GCN, at several thresholds, by components and by the map equation. What was best on average is
+the new one with the GCN, at several thresholds, by components and by the refined partition. What was best on average is
 chosen, the shipped network where nothing is better; then all is learned from everybody. The price is four short
 trainings in place of one.
 """
@@ -51,7 +51,7 @@ _PARTS = ((1, None), (2, None), (2, None), (4, None), (4, None), (1, 4), (1, 2))
 _EDGES = 30_000  # described of a collection
 _MOST_ROUNDS = 3
 _KINDS = ("shipped", "fitted", "combined")
-_PARTITIONS = ("mapequation", "components")
+_PARTITIONS = ("refined", "components")
 _FEWEST_FOR_GCN = 50  # people; fewer than that are all it would ever know
 _THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LEAST_GAIN = 0.004  # of mean F, for the new network to be taken: it knows these people, the shipped one many worlds
@@ -69,7 +69,7 @@ class Choice:
     Attributes
     ----------
     kind : {"shipped", "fitted", "combined"}
-    partition : {"mapequation", "components"}
+    partition : {"refined", "components"}
     tau1 : float
     pairwise_f, bcubed_f : float
     """
@@ -160,7 +160,7 @@ def train_relations(
     >>> features = Features(faces)
     >>> model = train_relations(features, people, index_people(features, people), facts={}, steps=2)
     >>> model.config.scorer, model.config.partition
-    ('relational', 'mapequation')
+    ('relational', 'refined')
     """
     history: list[dict[str, Any]] = []
 
@@ -171,7 +171,7 @@ def train_relations(
     network, gcn, choice = fit_people(features, labels, index, on_report=report, **settings)
     is_new = "start" in network.facts
     training = facts | _list_choice(choice, is_new) | (network.facts if is_new else {}) | {"history": history}
-    tau1, partition = (PREFERENCES["balanced"], "mapequation") if choice is None else (choice.tau1, choice.partition)
+    tau1, partition = (PREFERENCES["balanced"], "refined") if choice is None else (choice.tau1, choice.partition)
     return make_model(network, dim=features.dim, tau1=tau1, training=training, gcn=gcn, partition=partition)
 
 

@@ -37,7 +37,7 @@ def make_model(
     tau1: float,
     training: dict[str, Any],
     gcn: Model | None = None,
-    partition: str = "mapequation",
+    partition: str = "refined",
 ) -> Model:
     """Make a model of a network, with or without a GCN beside it, to be saved and used like any other.
 

@@ -12,7 +12,7 @@ import numpy as np
 from .errors import InputError
 from .features import Features
 from .knn import KnnGraph
-from .model import Model
+from .model import Model, ModelConfig
 from .partition import PARTITIONS
 from .prune import AGGREGATES, EDGE_KINDS
 from .relational import PREFERENCES
@@ -105,10 +105,17 @@ def settle(
         tau2=tau2,
         aggregate=aggregate or (config.aggregate if config else "max"),
         edges=edges or (config.edges if config else "directed"),
-        partition=partition or (config.partition if config else "mapequation"),
+        partition=partition or _settle_partition(config, chosen_scorer),
         k_counts_self=model is not None and model.config.k_counts_self,
         seed=seed,
     )
+
+
+def _settle_partition(config: ModelConfig | None, scorer: str) -> str:
+    """Return the model's partition; without one, the refined where scores are probabilities."""
+    if config is not None:
+        return config.partition
+    return "refined" if scorer in RELATIONAL else "mapequation"
 
 
 def _lean(tau1: float, prefer: str | None) -> float:

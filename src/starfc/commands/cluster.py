@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 @click.option("--edges", type=click.Choice(["directed", "mutual"]), help="What counts as an edge for node intimacy.")
 @click.option(
     "--partition",
-    type=click.Choice(["components", "mapequation", "dynamic"]),
+    type=click.Choice(["components", "mapequation", "refined", "dynamic"]),
     help="How clusters are read off the graph.",
 )
 @click.option(

@@ -1,0 +1,85 @@
+"""Crowds: clusters of faces that are alike for another reason than being one person.
+
+In: EdgeGraph whose scores are probabilities, and clusters of it. Out: which clusters are crowds.
+
+Blurred pictures, profiles and masks are drawn to one another, whoever is on them, and become a cluster of hundreds of
+faces of hundreds of people. From within it looks like a person. But each of its faces also has a link to its own
+person, and these are many different ones, while the faces of a person with a look-alike, or of a person in several
+parts, all point to the same few. So a crowd is a cluster
+
+    whose faces have a link elsewhere: the best one to another cluster has, on average, a probability of `_ELSEWHERE`;
+    to different people: the effective number of clusters these lead to, (sum c)² / sum c² with c faces to each, is
+    `_HOMES` or more; and this is so when links to other crowds are not counted, which keeps the parts of one large
+    person, all pointing to each other, from being taken for crowds.
+
+Both numbers were chosen on 70 synthetic worlds (seeds 900 to 969) and five collections like MS1M, with the three real
+sets in sight, none of which has a crowd; between .3 and .5, and 3 and 4, they hardly matter.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+from numpy.typing import NDArray
+
+from .prune import EdgeGraph
+
+_ELSEWHERE = 0.4
+_HOMES = 3.0
+_FEWEST_FACES = 8  # of a crowd: of fewer it cannot be told
+
+
+def find_crowds(graph: EdgeGraph, labels: NDArray[np.int32]) -> NDArray[np.bool_]:
+    """Tell which clusters are crowds.
+
+    Parameters
+    ----------
+    graph : EdgeGraph
+        With n nodes and probabilities as scores.
+    labels : int32 (n,)
+        From 0 on, without gaps.
+
+    Returns
+    -------
+    bool (clusters,)
+
+    Examples
+    --------
+    Eight faces, each with one neighbour of its own:
+
+    >>> offsets, targets = np.array([*range(9), *[8] * 8]), np.arange(8, 16, dtype=np.int32)
+    >>> graph = EdgeGraph(offsets, targets, np.full(8, 0.9, np.float32))
+    >>> find_crowds(graph, np.array([0] * 8 + list(range(1, 9)), np.int32)).tolist()[:3]
+    [True, False, False]
+    """
+    none = np.zeros(int(labels.max(initial=-1)) + 1, dtype=np.bool_)
+    crowds = _tell_crowds(graph, labels, none)
+    return crowds & _tell_crowds(graph, labels, crowds) if crowds.any() else none
+
+
+def _tell_crowds(graph: EdgeGraph, labels: NDArray[np.int32], barred: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Tell which clusters look elsewhere, to different places, those that are barred not counted."""
+    n_clusters = len(barred)
+    best, homes = _find_homes(graph.offsets, graph.targets, graph.scores, labels, barred)
+    sizes = np.bincount(labels, minlength=n_clusters)
+    elsewhere = np.bincount(labels, weights=best, minlength=n_clusters) / np.maximum(sizes, 1)
+    crowds = (sizes >= _FEWEST_FACES) & (elsewhere >= _ELSEWHERE)
+    led = crowds[labels] & (homes >= 0)
+    ways, n_faces = np.unique(labels[led].astype(np.int64) * n_clusters + homes[led], return_counts=True)
+    own, n_faces = ways // n_clusters, n_faces.astype(np.float64)
+    total = np.bincount(own, weights=n_faces, minlength=n_clusters)
+    squares = np.bincount(own, weights=n_faces**2, minlength=n_clusters)
+    return np.asarray(crowds & (total**2 >= _HOMES * squares))
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _find_homes(offsets, targets, scores, labels, barred):  # type: ignore[no-untyped-def]
+    """Return the best score of each face's links to other clusters, 0 without any, and the cluster there, or -1."""
+    n = len(labels)
+    best, homes = np.zeros(n, dtype=np.float32), np.full(n, -1, dtype=np.int32)
+    for i in prange(n):
+        for e in range(offsets[i], offsets[i + 1]):
+            other = labels[targets[e]]
+            if other != labels[i] and not barred[other] and scores[e] > best[i]:
+                best[i], homes[i] = scores[e], other
+    return best, homes

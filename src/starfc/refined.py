@@ -1,0 +1,107 @@
+"""The refined partition: the map equation, then what it cannot see from a list of links.
+
+In: EdgeGraph whose scores are probabilities. Out: int64 labels (n,), numbered by first appearance.
+
+1. Crowds, clusters of faces that are alike because they are blurred (`crowds.py`), are told, links among their faces
+   taken away, and the map equation is solved again: the faces go to the people they have other links to.
+2. The map equation has a limit of resolution: a step between modules costs about log2(number of modules) bits, so the
+   more people there are, the fewer wrong links it takes for two of them to become one. Whether two groups of faces are
+   one person does not depend on who else is there. So each module is described once more as if it were the whole
+   network, and where two or more modules are shorter there, it is split.
+
+People with many faces have parts as well, by day and by night, or those that found no place in each other's full lists.
+A sure link tells them from two people: of the modules that would be split in 70 synthetic worlds and fiw_a, a third
+were one person, but seven in ten of those with a link of p >= .95 between the parts. Such parts stay together.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+from numpy.typing import NDArray
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from .crowds import find_crowds
+from .flowgraph import build_flow_graph
+from .mapequation import find_modules, split_modules
+from .prune import EdgeGraph
+
+_SURE = 0.95  # P(same person) of a link that keeps two parts of a module together
+
+
+def label_refined(graph: EdgeGraph, *, seed: int = 0) -> NDArray[np.int64]:
+    """Label the modules of the map equation, without crowds, and split where one is two by itself.
+
+    Parameters
+    ----------
+    graph : EdgeGraph
+        With n nodes; edges are taken as undirected, scores as weights and probabilities.
+    seed : int
+        Order in which nodes are tried.
+
+    Returns
+    -------
+    int64 (n,)
+        Numbered by first appearance; a node without edges is a cluster of its own.
+
+    Examples
+    --------
+    >>> targets = np.array([1, 2, 2, 3, 4, 5, 5], np.int32)
+    >>> graph = EdgeGraph(np.array([0, 2, 3, 4, 6, 7, 7]), targets, np.full(7, 0.9, np.float32))
+    >>> label_refined(graph).tolist()
+    [0, 0, 0, 1, 1, 1]
+    """
+    flow_graph = build_flow_graph(graph)
+    modules = find_modules(flow_graph, seed=seed)
+    crowds = find_crowds(graph, modules)
+    if crowds.any():
+        del flow_graph  # before the next one is built
+        graph = _silence(graph, crowds[modules])
+        flow_graph = build_flow_graph(graph)
+        modules = find_modules(flow_graph, seed=seed)
+    return _join_tied(graph, modules, split_modules(flow_graph, modules, seed=seed))
+
+
+def _silence(graph: EdgeGraph, crowded: NDArray[np.bool_]) -> EdgeGraph:
+    """Return the graph in which links between two of the marked faces have the score 0, which no walk follows."""
+    scores = np.array(graph.scores)
+    _clear_links(graph.offsets, graph.targets, crowded, scores)
+    return EdgeGraph(graph.offsets, graph.targets, scores)
+
+
+def _join_tied(graph: EdgeGraph, modules: NDArray[np.int32], parts: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Join parts of one module that a sure link ties."""
+    ties = _list_ties(graph.offsets, graph.targets, graph.scores, modules, parts, np.float32(_SURE))
+    n_parts = int(parts.max(initial=-1)) + 1
+    tied = coo_array((np.ones(len(ties), np.int8), (ties[:, 0], ties[:, 1])), shape=(n_parts, n_parts))
+    # parts are numbered by first appearance, and components by their first part
+    return np.asarray(connected_components(tied, directed=False)[1], dtype=np.int64)[parts]
+
+
+@njit(cache=True, nogil=True, parallel=True)
+def _clear_links(offsets, targets, crowded, scores):  # type: ignore[no-untyped-def]
+    """Set the scores of links between two marked faces to 0."""
+    for i in prange(len(crowded)):
+        if crowded[i]:
+            for e in range(offsets[i], offsets[i + 1]):
+                if crowded[targets[e]]:
+                    scores[e] = 0.0
+
+
+@njit(cache=True)
+def _list_ties(offsets, targets, scores, modules, parts, sure):  # type: ignore[no-untyped-def]
+    """List the pairs of parts of one module between which there is a sure link, once for each such link."""
+    ties = np.empty((16, 2), dtype=np.int32)
+    n_ties = 0
+    for i in range(len(parts)):
+        for e in range(offsets[i], offsets[i + 1]):
+            j = targets[e]
+            if scores[e] >= sure and modules[i] == modules[j] and parts[i] != parts[j]:
+                if n_ties == len(ties):
+                    grown = np.empty((2 * n_ties, 2), dtype=np.int32)
+                    grown[:n_ties] = ties
+                    ties = grown
+                ties[n_ties, 0], ties[n_ties, 1] = parts[i], parts[j]
+                n_ties += 1
+    return ties[:n_ties]

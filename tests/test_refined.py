@@ -1,0 +1,89 @@
+"""The refined partition on graphs where it is known who is who."""
+
+import numpy as np
+import pytest
+
+from edge_graphs import make_graph, plant_groups
+from starfc import refined
+from starfc.mapequation import label_by_map_equation
+from starfc.partition import partition_graph
+from starfc.refined import label_refined
+from test_crowds import make_people
+
+
+def link_cliques(size, between, score, *, n_pairs):
+    """Make pairs of cliques with `between` links of a score from each face of the first to faces of the second."""
+    edges = []
+    for pair in range(n_pairs):
+        start = 2 * size * pair
+        for clique in range(2):
+            faces = range(start + clique * size, start + (clique + 1) * size)
+            edges += [(i, j, 0.9) for i in faces for j in faces if i != j]
+        edges += [(start + i, start + size + (i + step) % size, score) for i in range(size) for step in range(between)]
+    return make_graph(2 * size * n_pairs, edges), np.repeat(np.arange(2 * n_pairs), size)
+
+
+def test_faces_of_a_crowd_go_to_their_people():
+    graph, _ = make_people(12, 6, blurred=10)
+    people = np.repeat(np.arange(12), 6)
+    assert label_by_map_equation(graph).tolist() != people.tolist()  # the crowd is a module
+    assert label_refined(graph).tolist() == people.tolist()
+
+
+def test_two_people_stay_two_however_many_others_there_are():
+    graph, people = link_cliques(6, 2, 0.8, n_pairs=400)
+    few, _ = link_cliques(6, 2, 0.8, n_pairs=1)
+    assert label_by_map_equation(few).tolist() == people[:12].tolist()
+    assert label_by_map_equation(graph).max() < 410  # the limit of resolution: nearly all pairs are one
+    assert label_refined(graph).tolist() == people.tolist()
+
+
+def test_a_sure_link_ties_the_parts_of_a_person():
+    graph, _ = link_cliques(6, 2, 0.96, n_pairs=400)
+    assert label_refined(graph).tolist() == label_by_map_equation(graph).tolist()
+    assert label_refined(graph).max() < 410
+
+
+def test_sure_links_tie_only_what_was_one_module():
+    graph, truth = plant_groups(12, 20, inside=8, outside=0, seed=0)
+    bridge = make_graph(
+        graph.n_nodes,
+        [
+            *(
+                (i, int(graph.targets[e]), 0.9)
+                for i in range(240)
+                for e in range(graph.offsets[i], graph.offsets[i + 1])
+            ),
+            (int(np.flatnonzero(truth == 0)[0]), int(np.flatnonzero(truth == 1)[0]), 0.99),
+        ],
+    )
+    assert label_refined(bridge).max() + 1 == 12
+
+
+def test_labels_are_numbered_by_first_appearance():
+    graph, _ = plant_groups(30, 12, inside=6, outside=2, seed=3)
+    labels = label_refined(graph, seed=5)
+    first = np.sort(np.unique(labels, return_index=True)[1])
+    assert labels[first].tolist() == list(range(labels.max() + 1))
+    assert labels.dtype == np.int64
+
+
+def test_many_ties_are_listed():
+    parts = np.arange(60, dtype=np.int32)
+    graph = make_graph(60, [(i, (i + 1) % 60, 1.0) for i in range(60)])
+    ties = refined._list_ties(
+        graph.offsets, graph.targets, graph.scores, np.zeros(60, np.int32), parts, np.float32(refined._SURE)
+    )
+    assert ties.tolist() == [[i, (i + 1) % 60] for i in range(60)]
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_without_links_everybody_is_alone(n):
+    assert partition_graph(make_graph(n, []), partition="refined").tolist() == list(range(n))
+
+
+def test_the_given_graph_is_left_as_it_is():
+    graph, _ = make_people(12, 6, blurred=10)
+    before = graph.scores.copy()
+    label_refined(graph)
+    np.testing.assert_array_equal(graph.scores, before)
