@@ -19,10 +19,11 @@ ORDER = [
     "neighborlists", "probes", "celljoin", "expansion", "cellknn", "knn", "background", "profiles", "relations",
     "roworder", "affinity", "convolution", "model", "memoryplan", "score", "relational", "relational_model",
     "relational_training", "prune", "flowgraph", "mapequation", "crowds", "refined", "partition", "workdir",
-    "quality", "guardrails", "details", "names", "constraints", "settings", "stages", "pipeline", "calibration", "sweep",
-    "people", "sampling", "presets", "network", "subgraphs", "heldout", "checkpoints", "relational_fit", "training", "estimator", "plots",
-    "evidence", "avatars", "images", "drawing", "portraits", "questions", "corrections", "journal", "export", "report",
-    "review", "baselines", "comparison", "demo", "terminal", "commands", "cli", "__main__",
+    "quality", "guardrails", "details", "names", "constraints", "settings", "stages", "pipeline", "calibration",
+    "sweep", "people", "sampling", "presets", "network", "subgraphs", "heldout", "checkpoints", "relational_fit",
+    "training", "estimator", "plots", "evidence", "avatars", "images", "drawing", "portraits", "questions",
+    "corrections", "journal", "export", "report", "review", "baselines", "comparison", "demo", "terminal",
+    "commands", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(starfc.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
