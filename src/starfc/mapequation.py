@@ -106,6 +106,17 @@ def find_modules(flow_graph: FlowGraph, *, seed: int = 0, progress: Progress = s
     return labels
 
 
+def improve_modules(flow_graph: FlowGraph, labels: NDArray[np.int32], *, seed: int = 0) -> NDArray[np.int32]:
+    """Move nodes and modules from a partition that is near a good one, dense int32 (n,), until nothing moves.
+
+    >>> graph = EdgeGraph(np.array([0, 2, 3, 3]), np.array([1, 2, 2], np.int32), np.ones(3, np.float32))
+    >>> improve_modules(build_flow_graph(graph), np.array([0, 0, 1], np.int32)).tolist()
+    [0, 0, 0]
+    """
+    rng = np.random.default_rng(seed)
+    return _settle_nodes(flow_graph, _climb(flow_graph, labels, rng), rng)
+
+
 def split_modules(flow_graph: FlowGraph, labels: NDArray[np.int32], *, seed: int = 0) -> NDArray[np.int32]:
     """Split every module as if it were the whole network, where that makes its own description shorter.
 
@@ -134,7 +145,6 @@ def split_modules(flow_graph: FlowGraph, labels: NDArray[np.int32], *, seed: int
     """
     rng = np.random.default_rng(seed)
     parts = _climb(flow_graph, _number_singletons(flow_graph), rng, groups=labels).labels
-    parts = _climb(flow_graph, parts, rng, groups=labels).labels
     modules = _group_modules(parts, labels)
     splits = _describe_shorter(aggregate_modules(flow_graph, parts), modules)
     one_of_module = np.empty(len(splits), dtype=np.int32)

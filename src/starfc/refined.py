@@ -3,7 +3,7 @@
 In: EdgeGraph whose scores are probabilities. Out: int64 labels (n,), numbered by first appearance.
 
 1. Crowds, clusters of faces that are alike because they are blurred (`crowds.py`), are told, links among their faces
-   taken away, and the map equation is solved again: the faces go to the people they have other links to.
+   taken away, and each of them moves to the people it has other links to, if that shortens the description.
 2. The map equation has a limit of resolution: a step between modules costs about log2(number of modules) bits, so the
    more people there are, the fewer wrong links it takes for two of them to become one. Whether two groups of faces are
    one person does not depend on who else is there. So each module is described once more as if it were the whole
@@ -24,7 +24,7 @@ from scipy.sparse.csgraph import connected_components
 
 from .crowds import find_crowds
 from .flowgraph import build_flow_graph
-from .mapequation import find_modules, split_modules
+from .mapequation import find_modules, improve_modules, split_modules
 from .prune import EdgeGraph
 
 _SURE = 0.95  # P(same person) of a link that keeps two parts of a module together
@@ -57,10 +57,22 @@ def label_refined(graph: EdgeGraph, *, seed: int = 0) -> NDArray[np.int64]:
     crowds = find_crowds(graph, modules)
     if crowds.any():
         del flow_graph  # before the next one is built
-        graph = _silence(graph, crowds[modules])
+        crowded = crowds[modules]
+        graph = _silence(graph, crowded)
         flow_graph = build_flow_graph(graph)
-        modules = find_modules(flow_graph, seed=seed)
+        modules = improve_modules(flow_graph, _let_alone(modules, crowded), seed=seed)
     return _join_tied(graph, modules, split_modules(flow_graph, modules, seed=seed))
+
+
+def _let_alone(modules: NDArray[np.int32], crowded: NDArray[np.bool_]) -> NDArray[np.int32]:
+    """Make a module of each of the marked nodes, and number modules densely.
+
+    >>> _let_alone(np.array([0, 1, 1, 2], np.int32), np.array([False, True, True, False]))
+    array([0, 1, 2, 3], dtype=int32)
+    """
+    first = np.unique(modules, return_index=True)[1]
+    alone = np.where(crowded, np.arange(len(modules)), first[modules])
+    return np.unique(alone, return_inverse=True)[1].astype(np.int32)
 
 
 def _silence(graph: EdgeGraph, crowded: NDArray[np.bool_]) -> EdgeGraph:
