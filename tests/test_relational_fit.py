@@ -137,6 +137,14 @@ def test_another_kind_must_be_better_to_be_chosen():
     assert found.mean_f == pytest.approx(0.85)
 
 
+def test_components_must_be_clearly_better():
+    scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.8)
+    scores[:, 1] += 0.9 * relational_fit._LEAST_GAIN_OF_COMPONENTS
+    assert choose_setting(scores).partition == "refined"
+    scores[:, 1] += 0.2 * relational_fit._LEAST_GAIN_OF_COMPONENTS
+    assert choose_setting(scores).partition == "components"
+
+
 def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
     reports = []
     model, again = (train(*faces, threads=1, on_report=reports.append) for _ in range(2))

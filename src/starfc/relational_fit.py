@@ -55,6 +55,8 @@ _PARTITIONS = ("refined", "components")
 _FEWEST_FOR_GCN = 50  # people; fewer than that are all it would ever know
 _THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _LEAST_GAIN = 0.004  # of mean F, for the new network to be taken: it knows these people, the shipped one many worlds
+# Of mean F, for components to be taken: they chain the more people there are, and those held out are few.
+_LEAST_GAIN_OF_COMPONENTS = 0.01
 # What a random number is for: streams of one seed must differ.
 _ROUND, _COLLECTION, _COMPANY = range(3)
 
@@ -256,7 +258,7 @@ def fit_people(
 
 
 def choose_setting(scores: NDArray[np.float64]) -> Choice:
-    """Choose from mean F scores (kinds, partitions, thresholds, 2); the first kind, unless another is clearly better.
+    """Choose from mean F scores (kinds, partitions, thresholds, 2); the first kind and partition, unless others are clearly better.
 
     Thresholds are compared by a running mean over three, which is less at the mercy of a few large people.
 
@@ -269,6 +271,7 @@ def choose_setting(scores: NDArray[np.float64]) -> Choice:
     padded = np.pad(means, ((0, 0), (0, 0), (1, 1)), mode="edge")
     smooth = 0.25 * padded[..., :-2] + 0.5 * padded[..., 1:-1] + 0.25 * padded[..., 2:]
     smooth[0] += _LEAST_GAIN
+    smooth[:, 1:] -= _LEAST_GAIN_OF_COMPONENTS
     # Of equally good thresholds the highest: wrong links multiply in a collection of more people, lost ones do not.
     kind, partition, last = np.unravel_index(smooth[..., ::-1].argmax(), smooth.shape)
     at = len(_THRESHOLDS) - 1 - int(last)
