@@ -258,7 +258,7 @@ def fit_people(
 
 
 def choose_setting(scores: NDArray[np.float64]) -> Choice:
-    """Choose from mean F scores (kinds, partitions, thresholds, 2): the first of each, unless others are clearly better.
+    """Choose from mean F scores (kinds, partitions, thresholds, 2): the first, unless others are clearly better.
 
     Thresholds are compared by a running mean over three, which is less at the mercy of a few large people.
 
