@@ -6,7 +6,7 @@ Guises: rows permuted, all features times a factor, features rotated by a random
 against the partition of the data as it is. Parts: each half of the people, a third of the faces of each person. Two
 sets of one width put together. BCubed F of these, beside what the parts suggest: of halves and thirds the F of the
 whole set, of two sets the mean of theirs, weighted by faces; people who are in both count as two, so putting them
-together costs. Prints markdown and saves JSON; what is in the JSON is not run again.
+together costs. Prints markdown and saves JSON; what is in the JSON, of the same code and seed, is not run again.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ import starfc
 from starfc.features import load_features
 from starfc.labels import load_labels
 from starfc.metrics import evaluate
+from unsupervised import name_code
 
 Collection = tuple[NDArray[np.float32], NDArray[np.int64]]
 
@@ -57,14 +58,16 @@ def score(found: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
 
 def run(options: argparse.Namespace) -> dict[str, list[float]]:
     """Fill the table, row by row: (ARI,) of a guise, (F, F that the parts suggest) of the others."""
-    rows: dict[str, list[float]] = json.loads(options.output.read_text()) if options.output.exists() else {}
+    kept = json.loads(options.output.read_text()) if options.output.exists() else {}
+    made_by = {"code": name_code("*.py", "shipped/*"), "seed": options.seed}
+    rows: dict[str, list[float]] = kept["rows"] if kept.get("made_by") == made_by else {}
     sets: dict[str, Collection] = {}
     whole: dict[str, float] = {}
 
     def keep(name: str, *figures: float) -> None:
         rows[name] = [round(figure, 5) for figure in figures]
         options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+        options.output.write_text(json.dumps({"made_by": made_by, "rows": rows}, indent=1), encoding="utf-8")
         print(name, rows[name], flush=True)
 
     for name in options.sets:

@@ -93,7 +93,7 @@ def run_all(options: argparse.Namespace) -> dict[str, Any]:
     for name, features, labels in open_sets(options):
         row = results.setdefault(name, {"faces": len(labels), "people": len(np.unique(labels)), "scores": {}})
         graph: KnnGraph | None = None
-        code = name_code("relational.py", "mapequation.py", "crowds.py", "refined.py", "shipped/*")
+        code = name_code("*.py", "shipped/*")
         if row.get("code") != code:
             row["code"] = code
             row["scores"].pop(OURS, None)

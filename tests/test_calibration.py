@@ -7,12 +7,14 @@ import pytest
 from click.testing import CliRunner
 
 import starfc
-from starfc.calibration import _combine, _expect, _sum_up, calibrate, load_pairs
+from starfc.calibration import _combine, _expect, _list_settings, _sum_up, calibrate, load_pairs
 from starfc.cli import commands
 from starfc.errors import InputError
 from starfc.features import Features
 from starfc.metrics import evaluate
 from starfc.model import Model, ModelConfig, expected_shapes, load_model
+from starfc.relational import load_shipped
+from starfc.relational_model import make_model
 from starfc.synth import make_faces
 
 
@@ -147,3 +149,9 @@ def test_a_table_of_labels_is_no_table_of_pairs(tmp_path):
     (tmp_path / "pairs.csv").write_text("a,b,same\n1,2,maybe\n")
     with pytest.raises(InputError, match="no pair"):
         load_pairs(tmp_path / "pairs.csv")
+
+
+def test_a_partition_that_the_model_has_is_tried_too():
+    model = make_model(load_shipped(), dim=8, tau1=0.7, training={}, partition="mapequation")
+    tried = {setting["partition"] for setting in _list_settings(model)}
+    assert tried == {"refined", "components", "mapequation"}

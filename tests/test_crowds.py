@@ -44,8 +44,11 @@ def find_slowly(graph, labels):
     return [cluster in found for cluster in range(len(sizes))]
 
 
-def make_people(n_people, size, *, blurred, others=()):
-    """Link all faces of a person; the last of each of the first `blurred` people are linked to one another as well."""
+def make_people(n_people, size, *, blurred, others=(), alone=0):
+    """Link all faces of a person; the last of each of the first `blurred` people are linked to one another as well.
+
+    `others` are further edges, and `alone` further faces, which the labels leave out.
+    """
     n = n_people * size
     faces = np.arange(n).reshape(n_people, size)
     edges = [(int(i), int(j), 0.9) for person in faces[:, :-1] for i in person for j in person if i != j]
@@ -54,7 +57,7 @@ def make_people(n_people, size, *, blurred, others=()):
     edges += [(int(i), int(j), 0.97) for i in last for j in last if i != j]
     labels = np.repeat(np.arange(n_people), size)
     labels[last] = n_people
-    return make_graph(n, [*edges, *others]), labels.astype(np.int32)
+    return make_graph(n + alone, [*edges, *others]), labels.astype(np.int32)
 
 
 @settings(deadline=None, max_examples=60)

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+import starfc
 from edge_graphs import make_graph, plant_groups
 from starfc import refined
+from starfc.errors import InputError
 from starfc.mapequation import label_by_map_equation
 from starfc.partition import partition_graph
 from starfc.refined import label_refined
@@ -28,6 +30,13 @@ def test_faces_of_a_crowd_go_to_their_people():
     people = np.repeat(np.arange(12), 6)
     assert label_by_map_equation(graph).tolist() != people.tolist()  # the crowd is a module
     assert label_refined(graph).tolist() == people.tolist()
+
+
+def test_faces_of_a_crowd_without_other_links_end_alone():
+    crowd, strangers = [6 * person + 5 for person in range(10)], (72, 73)
+    among = [(i, j, 0.97) for i in (*crowd, *strangers) for j in (*crowd, *strangers) if i != j and max(i, j) >= 72]
+    graph, _ = make_people(12, 6, blurred=10, others=among, alone=2)
+    assert label_refined(graph).tolist() == [*np.repeat(np.arange(12), 6).tolist(), 12, 13]
 
 
 def test_two_people_stay_two_however_many_others_there_are():
@@ -87,3 +96,9 @@ def test_the_given_graph_is_left_as_it_is():
     before = graph.scores.copy()
     label_refined(graph)
     np.testing.assert_array_equal(graph.scores, before)
+
+
+@pytest.mark.parametrize("settings", [{"tau1": 0.3}, {"scorer": "cosine"}])
+def test_cosines_are_refused(settings):
+    with pytest.raises(InputError, match="partition 'refined' needs scores that are probabilities"):
+        starfc.cluster(np.eye(40, dtype=np.float32), partition="refined", **settings)

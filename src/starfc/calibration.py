@@ -166,8 +166,9 @@ def _list_settings(model: Model) -> list[dict[str, Any]]:
     """Return what is tried: no refinement for relations, which have common neighbours in them."""
     tau2_grid = (None,) if model.config.relations else _TAU2
     tau1_grid = sorted({*_TAU1, model.config.tau1})
-    map_equation = "refined" if model.config.relations else "mapequation"
-    tried = product(tau1_grid, tau2_grid, (map_equation, "components"))
+    usual = "refined" if model.config.relations else "mapequation"
+    partitions = dict.fromkeys((usual, "components", model.config.partition))
+    tried = product(tau1_grid, tau2_grid, partitions)
     return [{"tau1": tau1, "tau2": tau2, "partition": partition} for tau1, tau2, partition in tried]
 
 

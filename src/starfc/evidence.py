@@ -69,7 +69,7 @@ def gather_evidence(
     >>> import numpy as np
     >>> evidence = gather_evidence(Features(np.random.default_rng(0).normal(size=(50, 8))), k=5)
     >>> evidence.scored.scores.shape, evidence.settings.partition
-    ((50, 5), 'mapequation')
+    ((50, 5), 'refined')
     """
     loaded = load_model(model) if isinstance(model, str | Path) else model
     # Components, because the labels are thrown away: they are the cheapest to read off.

@@ -180,12 +180,13 @@ def _climb(
     graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator, *, groups: NDArray[np.int32] | None = None
 ) -> _Found:
     """Move nodes, then modules, then modules of modules, until nothing moves; with groups, inside each of them."""
-    step = _move(graph, labels, rng, groups=groups)
+    inside = groups
+    step = _move(graph, labels, rng, groups=inside)
     found, saved, n_moves, level = step.labels, step.saved, step.n_moves, graph
     while step.n_moves > 0:
         level = aggregate_modules(level, step.labels)
-        groups = None if groups is None else _group_modules(step.labels, groups)
-        step = _move(level, _number_singletons(level), rng, groups=groups)
+        inside = None if inside is None else _group_modules(step.labels, inside)
+        step = _move(level, _number_singletons(level), rng, groups=inside)
         found, saved, n_moves = step.labels[found], saved + step.saved, n_moves + step.n_moves
     return _Found(found, saved, n_moves, level)
 

@@ -55,13 +55,14 @@ def label_refined(graph: EdgeGraph, *, seed: int = 0) -> NDArray[np.int64]:
     flow_graph = build_flow_graph(graph)
     modules = find_modules(flow_graph, seed=seed)
     crowds = find_crowds(graph, modules)
-    if crowds.any():
-        del flow_graph  # before the next one is built
-        crowded = crowds[modules]
-        graph = _silence(graph, crowded)
-        flow_graph = build_flow_graph(graph)
-        modules = improve_modules(flow_graph, _let_alone(modules, crowded), seed=seed)
-    return _join_tied(graph, modules, split_modules(flow_graph, modules, seed=seed))
+    if not crowds.any():
+        return _join_tied(graph, modules, split_modules(flow_graph, modules, seed=seed))
+    del flow_graph  # before the next one is built
+    crowded = crowds[modules]
+    silenced = _silence(graph, crowded)
+    flow_graph = build_flow_graph(silenced)
+    modules = improve_modules(flow_graph, _let_alone(modules, crowded), seed=seed)
+    return _join_tied(silenced, modules, split_modules(flow_graph, modules, seed=seed))
 
 
 def _let_alone(modules: NDArray[np.int32], crowded: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -101,7 +102,7 @@ def _clear_links(offsets, targets, crowded, scores):  # type: ignore[no-untyped-
                     scores[e] = 0.0
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _list_ties(offsets, targets, scores, modules, parts, sure):  # type: ignore[no-untyped-def]
     """List the pairs of parts of one module between which there is a sure link, once for each such link."""
     ties = np.empty((16, 2), dtype=np.int32)

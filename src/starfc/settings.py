@@ -52,6 +52,11 @@ class Settings:
         ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name} ('{getattr(self, name)}') must be one of {', '.join(allowed)}")
+        if self.partition == "refined" and self.scorer == "cosine":
+            raise InputError(
+                "partition 'refined' needs scores that are probabilities, and these are cosines (a tau1 alone is"
+                " one of cosines); use partition 'mapequation', or scorer 'relational'"
+            )
         if self.seed < 0:
             raise InputError(f"seed ({self.seed}) must be 0 or more")
         for name, lowest in (("tau1", -1.0), ("tau2", 0.0)):
