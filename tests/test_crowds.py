@@ -1,5 +1,6 @@
 """Crowds against a slow oracle, and on graphs where it is known what is one."""
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -38,7 +39,8 @@ def find_slowly(graph, labels):
         found = set()
         for cluster in candidates:
             score, homes = look_elsewhere(graph, labels, cluster, barred)
-            if sizes[cluster] >= crowds._FEWEST_FACES and score >= crowds._ELSEWHERE and homes >= crowds._HOMES:
+            enough = crowds._ELSEWHERE * math.log(crowds._HOMES) / math.log(homes) if homes > 1 else math.inf
+            if sizes[cluster] >= crowds._FEWEST_FACES and homes >= crowds._HOMES and score >= enough:
                 found.add(cluster)
         candidates = barred = found
     return [cluster in found for cluster in range(len(sizes))]
@@ -101,3 +103,17 @@ def test_the_parts_of_one_person_are_no_crowds():
 def test_without_faces_or_links():
     assert find_crowds(make_graph(3, []), np.arange(3, dtype=np.int32)).tolist() == [False] * 3
     assert find_crowds(make_graph(0, []), np.empty(0, np.int32)).tolist() == []
+
+
+def test_of_many_homes_fewer_links_are_enough():
+    """Two faces in five of a crowd still list their person."""
+    graph, labels = make_people(30, 6, blurred=30)
+    kept = [
+        (i, int(graph.targets[e]), float(graph.scores[e]))
+        for i in range(graph.n_nodes)
+        for e in range(graph.offsets[i], graph.offsets[i + 1])
+        if labels[i] < 30 or labels[graph.targets[e]] == 30 or i // 6 < 12
+    ]
+    score, homes = look_elsewhere(make_graph(graph.n_nodes, kept), labels, 30, set())
+    assert score < crowds._ELSEWHERE and homes == 12
+    assert find_crowds(make_graph(graph.n_nodes, kept), labels)[30]
