@@ -93,7 +93,7 @@ def find_modules(flow_graph: FlowGraph, *, seed: int = 0, progress: Progress = s
     """Find the modules of a flow graph: what :func:`label_by_map_equation` does, int32 (n,)."""
     progress(_STAGE, 0, _MAX_ROUNDS)
     rng = np.random.default_rng(seed)
-    found = _merge_components(_climb(flow_graph, _number_singletons(flow_graph), rng))
+    found = _climb_from_singles(flow_graph, rng)
     smallest = _SMALLEST_ROUND * _measure(flow_graph, found.labels)
     for done in range(1, _MAX_ROUNDS):
         progress(_STAGE, done, _MAX_ROUNDS)
@@ -104,6 +104,16 @@ def find_modules(flow_graph: FlowGraph, *, seed: int = 0, progress: Progress = s
     labels = _settle_nodes(flow_graph, found, rng)
     progress(_STAGE, _MAX_ROUNDS, _MAX_ROUNDS)
     return labels
+
+
+def climb_modules(flow_graph: FlowGraph, *, seed: int = 0) -> NDArray[np.int32]:
+    """Find modules without tuning them, int32 (n,), in a third of the time: for a start that is worked on further.
+
+    >>> graph = EdgeGraph(np.array([0, 2, 3, 3]), np.array([1, 2, 2], np.int32), np.ones(3, np.float32))
+    >>> climb_modules(build_flow_graph(graph)).tolist()
+    [0, 0, 0]
+    """
+    return _climb_from_singles(flow_graph, np.random.default_rng(seed)).labels
 
 
 def improve_modules(flow_graph: FlowGraph, labels: NDArray[np.int32], *, seed: int = 0) -> NDArray[np.int32]:
@@ -189,6 +199,11 @@ def _climb(
         step = _move(level, _number_singletons(level), rng, groups=inside)
         found, saved, n_moves = step.labels[found], saved + step.saved, n_moves + step.n_moves
     return _Found(found, saved, n_moves, level)
+
+
+def _climb_from_singles(graph: FlowGraph, rng: np.random.Generator) -> _Found:
+    """Begin with single nodes, and take connected components where they are shorter in the end."""
+    return _merge_components(_climb(graph, _number_singletons(graph), rng))
 
 
 def _tune_coarsely(graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator) -> _Found:
