@@ -407,6 +407,7 @@ def test_steps_are_told_in_the_order_they_were_taken(page):
     page.wait_for_actions(before + 1)
     page.press("u")
     page.wait_for_actions(before + 2)  # an undo is an action
+    page.wait("return document.querySelector('#toast').textContent.startsWith('undo: ')")
     # The server has long redone it when the page is told.
     page.run(
         "const now = window.fetch;"
