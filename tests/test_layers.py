@@ -18,7 +18,7 @@ ORDER = [
     "cells",
     "neighborlists", "probes", "celljoin", "expansion", "cellknn", "knn", "background", "profiles", "relations",
     "roworder", "affinity", "convolution", "model", "memoryplan", "score", "relational", "relational_model",
-    "relational_training", "prune", "flowgraph", "mapequation", "crowds", "refined", "partition", "workdir",
+    "relational_training", "prune", "flowgraph", "mapequation", "crowds", "refined", "partition", "strays", "workdir",
     "quality", "guardrails", "details", "names", "constraints", "settings", "stages", "pipeline", "calibration",
     "sweep", "people", "sampling", "presets", "network", "subgraphs", "heldout", "checkpoints", "relational_fit",
     "training", "estimator", "plots", "evidence", "avatars", "images", "drawing", "portraits", "questions",

@@ -12,7 +12,7 @@ from starfc.memoryplan import plan_memory
 from starfc.metrics import evaluate
 from starfc.model import import_checkpoint
 from starfc.prune import prune_edges
-from starfc.score import score_edges
+from starfc.score import ScoredEdges, score_edges
 from starfc.synth import make_faces
 from starfc.threads import limited_threads
 from starfc.workdir import Workdir
@@ -66,6 +66,18 @@ def test_a_preference_moves_along_the_probability():
         starfc.cluster(rows, prefer="speed")
     with pytest.raises(InputError, match="moves the threshold of the relational scorer"):
         starfc.cluster(rows, prefer="recall", tau1=0.5)
+
+
+def test_a_face_that_nobody_claims_joins_those_around_it_unless_precision_is_preferred():
+    neighbors = np.array([[i // 50 * 50 + (i + step) % 50 for step in range(1, 11)] for i in range(100)] + [range(10)])
+    scores = np.full(neighbors.shape, 0.99, np.float32)
+    scores[100] = 0.3
+    settings = starfc.pipeline.Settings(10, "relational", 0.7, None, partition="refined")
+    scored = ScoredEdges(neighbors.astype(np.int32), scores)
+    clusters = starfc.Clusters(np.zeros(101, np.int64), settings, scored)
+    assert clusters.rethreshold().labels.tolist() == [0] * 50 + [1] * 50 + [0]
+    assert clusters.rethreshold(tau1=0.9).labels.tolist() == [0] * 50 + [1] * 50 + [2]
+    assert clusters.rethreshold(partition="mapequation").labels[100] == 2
 
 
 def test_few_dimensions_are_compared_by_cosine():

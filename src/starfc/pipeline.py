@@ -31,12 +31,14 @@ from .model import Model, load_model
 from .partition import partition_graph
 from .progress import Progress, silent
 from .prune import prune_edges
+from .relational import PREFERENCES
 from .residency import keep_within
 from .score import ScoredEdges
 from .scratch import Scratch
 from .settings import Settings as Settings
 from .settings import settle
 from .stages import Run
+from .strays import place_strays
 from .threads import limited_threads
 
 logger = logging.getLogger(__name__)
@@ -262,4 +264,7 @@ def _partition(
         scratch=scratch,
     )  # fmt: skip
     labels = partition_graph(graph, partition=settings.partition, seed=settings.seed, scratch=scratch)
+    # who asks for precision wants doubtful faces left alone
+    if settings.partition == "refined" and (settings.tau1 or 0.0) <= PREFERENCES["balanced"]:
+        labels = place_strays(scored, labels)
     return labels if constraints is None else apply_constraints(labels, graph, constraints)

@@ -1,0 +1,74 @@
+"""Strays against a slow oracle, and on collections in which it is known where they belong."""
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from starfc import strays
+from starfc.score import ScoredEdges
+from starfc.strays import place_strays
+
+
+def place_slowly(scored, labels):
+    """Apply the definition to one face after another."""
+    sizes = Counter(labels.tolist())
+    left = [i for i, label in enumerate(labels) if sizes[label] <= strays._LARGEST]
+    placed = labels.tolist()
+    if len(left) <= strays._FEW * len(labels):
+        for i in left:
+            listed = [(j, p) for j, p in zip(scored.neighbors[i], scored.scores[i], strict=True)][: strays._LOOKED_AT]
+            listed = [(labels[j], p) for j, p in listed if j >= 0]
+            votes = Counter(label for label, _ in listed)
+            hopeful = [label for label, p in listed if p >= np.float32(strays._HOPELESS)]
+            homes = [h for h in hopeful if sizes[h] > strays._LARGEST and votes[h] >= len(listed) / 2]
+            if homes:
+                placed[i] = homes[0]
+    numbers = {}
+    return [numbers.setdefault(label, len(numbers)) for label in placed]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_against_the_definition(data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 10_000)))
+    n, k = 300, data.draw(st.integers(1, 25))
+    labels = np.sort(rng.integers(0, data.draw(st.integers(1, 6)), n))
+    alone = rng.choice(n, data.draw(st.integers(0, 8)), replace=False)
+    labels[alone] = 10 + np.arange(len(alone)) // data.draw(st.integers(1, 2))
+    labels = np.unique(labels, return_inverse=True)[1]
+    neighbors = rng.integers(-1, n, (n, k)).astype(np.int32)
+    scores = rng.choice(np.array([0, 0.02, 0.05, 0.3, 0.9], np.float32), (n, k))
+    scored = ScoredEdges(neighbors, scores)
+    first = {label: number for number, label in enumerate(dict.fromkeys(labels.tolist()))}
+    numbered = np.array([first[label] for label in labels])
+    assert place_strays(scored, numbered).tolist() == place_slowly(scored, numbered)
+
+
+def make_collection(n_strays, p):
+    """Link strays, the last faces, to ten faces of one of four people of 250 faces each."""
+    labels = np.concatenate([np.repeat(np.arange(4), 250), 4 + np.arange(n_strays)])
+    starts = 250 * (np.arange(len(labels)) % 4)
+    neighbors = (starts[:, None] + np.arange(10)).astype(np.int32)
+    return ScoredEdges(neighbors, np.full(neighbors.shape, p, np.float32)), labels, starts // 250
+
+
+def test_few_strays_join_the_people_around_them():
+    scored, labels, people = make_collection(12, 0.3)
+    assert place_strays(scored, labels).tolist() == [*labels[:1000], *people[1000:]]
+
+
+def test_where_many_are_alone_they_stay_alone():
+    scored, labels, _ = make_collection(60, 0.3)
+    assert place_strays(scored, labels) is labels
+
+
+def test_a_face_like_nobody_stays_alone():
+    scored, labels, _ = make_collection(12, 0.01)
+    assert np.array_equal(place_strays(scored, labels), labels)
+
+
+def test_no_faces():
+    nothing = ScoredEdges(np.empty((0, 3), np.int32), np.empty((0, 3), np.float32))
+    assert len(place_strays(nothing, np.empty(0, np.int64))) == 0
