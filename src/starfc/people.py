@@ -30,6 +30,9 @@ from .workdir import Workdir
 
 COMPARED_UP_TO = 100_000  # people among whom a product finds the nearest in a few hundredths of a second
 _LINKS = 32  # nearest people kept of each
+# Strangers are hardly nearer to one another than chance has it: more recall would mean to compare all of them, and a
+# sampled neighbourhood leaves out some of those near by anyway.
+_LINKS_RECALL = 0.5
 _MARGIN = 3  # times as many people are looked at as are wanted
 _LINKS_FOLDER = "people.links.parts"
 
@@ -220,11 +223,11 @@ def link_people(
         return index
     k = min(_LINKS, len(index) - 1)
     folder = None if workdir.folder is None else workdir.folder / _LINKS_FOLDER
-    facts = {**depends_on, "n_people": len(index), "k": k}
+    facts = {**depends_on, "n_people": len(index), "k": k, "recall": _LINKS_RECALL}
 
     def build() -> KnnGraph:
         centers = Features(_fill_zeros(index.centers))
-        return build_knn(centers, k=k, folder=folder, facts=facts, progress=progress)
+        return build_knn(centers, k=k, recall=_LINKS_RECALL, folder=folder, facts=facts, progress=progress)
 
     graph = workdir.stage("people.links", facts, build, save_knn, load_knn)
     if folder is not None:
