@@ -88,7 +88,7 @@ def relate_slowly(graph, evidence, i, slot):
 def test_relations_agree_with_sets(n, k, seed):
     graph, evidence = draw_graph(n, k, seed)
     around = survey_graph(graph, evidence)
-    relations, positions = relate_rows(around, 0, n)
+    relations, positions = relate_rows(around, np.arange(n))
     wanted = [(i, s) for i in range(n) for s in range(k) if graph.neighbors[i, s] >= 0 and evidence[i, s] > -1]
     assert [(int(p) // k, int(p) % k) for p in positions] == wanted
     for (i, slot), found in zip(wanted, relations, strict=True):
@@ -98,7 +98,7 @@ def test_relations_agree_with_sets(n, k, seed):
 
 def test_an_edge_looks_the_same_from_both_sides():
     graph, evidence = draw_graph(30, 29, 5)
-    relations, positions = relate_rows(survey_graph(graph, evidence), 0, 30)
+    relations, positions = relate_rows(survey_graph(graph, evidence), np.arange(30))
     known = {
         (int(p) // 29, int(graph.neighbors[p // 29, p % 29])): line
         for p, line in zip(positions, relations, strict=True)
@@ -114,8 +114,8 @@ def test_an_edge_looks_the_same_from_both_sides():
 def test_tiles_are_independent():
     graph, evidence = draw_graph(40, 10, 6)
     around = survey_graph(graph, evidence)
-    whole = relate_rows(around, 0, 40)[0]
-    parts = np.concatenate([relate_rows(around, start, start + 8)[0] for start in range(0, 40, 8)])
+    whole = relate_rows(around, np.arange(40))[0]
+    parts = np.concatenate([relate_rows(around, np.arange(start, start + 8))[0] for start in range(0, 40, 8)])
     assert (whole == parts).all()
 
 
