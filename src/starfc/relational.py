@@ -99,7 +99,8 @@ class RelationalModel:
     def predict(self, relations: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the log-odds of edges, (m, relations) -> (m,)."""
         weights = tuple(np.ascontiguousarray(weight) for weight in self.weights)
-        return np.asarray(_run_network(np.ascontiguousarray(relations), self.lowest, self.highest, weights, self.biases))
+        rows = np.ascontiguousarray(relations)
+        return np.asarray(_run_network(rows, self.lowest, self.highest, weights, self.biases))
 
     def save(self, folder: str | Path, card: str) -> None:
         """Write `model.safetensors`, `config.json` and the model card, all or none."""

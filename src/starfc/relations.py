@@ -201,7 +201,8 @@ def _list_face(i, depth, neighbors, evidence, shift, table, spare):  # type: ign
                 spare[n_spare] = slot
                 n_spare += 1
             elif face != i:
-                table[cell] = (np.int64(face) << 32) | (np.int64(np.float32(evidence[i, slot]).view(np.int32)) & _LOW_HALF)
+                bits = np.int64(np.float32(evidence[i, slot]).view(np.int32)) & _LOW_HALF
+                table[cell] = (np.int64(face) << 32) | bits
         if n_spare == 0 or attempt == _N_FACTORS - 1:
             break
         _clear_table(i, depth, neighbors, factor, shift, table)
