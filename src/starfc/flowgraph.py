@@ -92,13 +92,15 @@ def build_flow_graph(graph: EdgeGraph) -> FlowGraph:
 def drop_links(graph: FlowGraph, marked: NDArray[np.bool_]) -> FlowGraph:
     """Return the graph without the links between two of the marked nodes, bool (n,).
 
+    It is made of the memory of the given one, which is of no use afterwards.
+
     >>> mutual = EdgeGraph(np.array([0, 1, 2]), np.array([1, 0], np.int32), np.ones(2, np.float32))
     >>> drop_links(build_flow_graph(mutual), np.array([True, True])).flows
     array([0., 0.])
     """
-    with enough_threads(len(graph.targets)):
-        offsets = accumulate(_count_left(graph.offsets, graph.targets, marked))
-        targets, weights = _fill_left(graph.offsets, graph.targets, graph.weights, marked, offsets)
+    offsets = _close_up(graph.offsets, graph.targets, graph.weights, marked)
+    targets, weights = graph.targets[: offsets[-1]], graph.weights[: offsets[-1]]
+    with enough_threads(len(targets)):
         one_module = np.zeros(graph.n_nodes, dtype=np.int32)
         return FlowGraph(offsets, targets, weights, _sum_links(offsets, targets, weights, one_module, True))
 
@@ -229,31 +231,19 @@ def _add_link(target, weight, start, end, position, targets, weights):  # type: 
     return end + 1
 
 
-@njit(cache=True, parallel=True)
-def _count_left(offsets, targets, marked):  # type: ignore[no-untyped-def]
-    """Count each node's links that are not between two marked ones."""
-    counts = np.empty(len(marked), dtype=np.int64)
-    for i in prange(len(marked)):
-        count = offsets[i + 1] - offsets[i]
-        if marked[i]:
-            for e in range(offsets[i], offsets[i + 1]):
-                count -= marked[targets[e]]
-        counts[i] = count
-    return counts
-
-
-@njit(cache=True, parallel=True)
-def _fill_left(offsets, targets, weights, marked, rows):  # type: ignore[no-untyped-def]
-    """Write each node's links that are not between two marked ones, in their order."""
-    left, left_weights = np.empty(rows[-1], dtype=targets.dtype), np.empty(rows[-1], dtype=weights.dtype)
-    for i in prange(len(marked)):
-        end = rows[i]
+@njit(cache=True)
+def _close_up(offsets, targets, weights, marked):  # type: ignore[no-untyped-def]
+    """Move up, in place, the links that are not between two marked nodes; return where those of each node begin."""
+    rows = np.empty(len(offsets), dtype=np.int64)
+    end = 0
+    for i in range(len(marked)):
+        rows[i] = end
         for e in range(offsets[i], offsets[i + 1]):
             if not (marked[i] and marked[targets[e]]):
-                left[end] = targets[e]
-                left_weights[end] = weights[e]
+                targets[end], weights[end] = targets[e], weights[e]
                 end += 1
-    return left, left_weights
+    rows[len(marked)] = end
+    return rows
 
 
 @njit(cache=True, parallel=True)
