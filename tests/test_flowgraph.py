@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from edge_graphs import plant_groups, sum_pairs, weighted_graphs
 from starfc import flowgraph
-from starfc.flowgraph import aggregate_modules, build_flow_graph
+from starfc.flowgraph import aggregate_modules, build_flow_graph, drop_links
 from starfc.threads import limited_threads
 
 
@@ -62,6 +62,17 @@ def test_links_inside_and_outside_modules_add_up(graph, seed):
     np.testing.assert_array_equal(flow_graph.sum_links(labels, inside=True), inside)
     np.testing.assert_array_equal(flow_graph.sum_links(labels, inside=False), outside)
     np.testing.assert_array_equal(flow_graph.flows, inside + outside)
+
+
+@settings(deadline=None)
+@given(weighted_graphs(), st.integers(0, 2**32 - 1))
+def test_dropping_links_equals_a_graph_built_without_them(graph, seed):
+    marked = np.random.default_rng(seed).random(graph.n_nodes) < 0.5
+    sources = np.repeat(np.arange(graph.n_nodes), np.diff(graph.offsets))
+    found = drop_links(build_flow_graph(graph), marked)
+    expected = build_flow_graph(graph.keep(~(marked[sources] & marked[graph.targets])))
+    for name in ("offsets", "targets", "weights", "flows"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
 
 
 def test_reversing_edges_in_blocks_keeps_their_order():

@@ -81,8 +81,9 @@ def test_many_ties_are_listed():
     parts = np.arange(60, dtype=np.int32)
     graph = make_graph(60, [(i, (i + 1) % 60, 1.0) for i in range(60)])
     ties = refined._list_ties(
-        graph.offsets, graph.targets, graph.scores, np.zeros(60, np.int32), parts, np.float32(refined._SURE)
-    )
+        graph.offsets, graph.targets, graph.scores, np.ones(60, np.bool_), np.zeros(60, np.int32), parts,
+        np.float32(refined._SURE),
+    )  # fmt: skip
     assert ties.tolist() == [[i, (i + 1) % 60] for i in range(60)]
 
 

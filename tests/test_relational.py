@@ -55,7 +55,7 @@ def test_scores_are_those_of_the_network_edge_by_edge(album):
     around = survey_graph(graph, measure_profiles(features).weigh_edges(graph))
     log_odds = np.full(graph.neighbors.shape, -np.inf)
     for i in range(600):
-        relations, positions = relate_rows(around, i, i + 1)
+        relations, positions = relate_rows(around, np.array([i]))
         for line, position in zip(relations.astype(np.float64), positions, strict=True):
             values = np.minimum(np.maximum(line, -5), 8)
             for layer in range(3):
@@ -76,7 +76,7 @@ def test_low_edges_lose_odds_where_all_matches_stand_high(album):
         assert find_least_discovery(placed) == least
         scores = predict_edges(placed, model)
         for i in (0, 300):
-            relations, positions = relate_rows(placed, i, i + 1)
+            relations, positions = relate_rows(placed, np.array([i]))
             short = np.maximum(least - relations[:, RELATIONS.index("discovery_hi")].astype(np.float64), 0)
             odds = np.exp(model.predict(relations).astype(np.float64)) / 10**short
             np.testing.assert_allclose(scores[i, positions], odds / (1 + odds), rtol=1e-4, atol=1e-7)
@@ -178,11 +178,11 @@ def test_a_killed_scoring_goes_on_behind_the_last_tile(tmp_path, monkeypatch):
     whole = score_by_relations(features, graph).scores
     calls, relate = [], relational.relate_rows
 
-    def relate_some(around, start, stop):
-        calls.append(start)
+    def relate_some(around, rows):
+        calls.append(int(rows[0]))
         if len(calls) == 4:
             raise KeyboardInterrupt
-        return relate(around, start, stop)
+        return relate(around, rows)
 
     monkeypatch.setattr(relational, "relate_rows", relate_some)
     with limited_threads(1):

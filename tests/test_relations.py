@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from starfc import relations
 from starfc.knn import KnnGraph
 from starfc.relations import RELATIONS, relate_rows, survey_graph
 
@@ -88,20 +89,19 @@ def relate_slowly(graph, evidence, i, slot):
 def test_relations_agree_with_sets(n, k, seed):
     graph, evidence = draw_graph(n, k, seed)
     around = survey_graph(graph, evidence)
-    relations, positions = relate_rows(around, 0, n)
+    lines, positions = relate_rows(around, np.arange(n))
     wanted = [(i, s) for i in range(n) for s in range(k) if graph.neighbors[i, s] >= 0 and evidence[i, s] > -1]
     assert [(int(p) // k, int(p) % k) for p in positions] == wanted
-    for (i, slot), found in zip(wanted, relations, strict=True):
+    for (i, slot), found in zip(wanted, lines, strict=True):
         for name, value in relate_slowly(graph, evidence, i, slot).items():
             assert found[RELATIONS.index(name)] == pytest.approx(value, abs=2e-4), name
 
 
 def test_an_edge_looks_the_same_from_both_sides():
     graph, evidence = draw_graph(30, 29, 5)
-    relations, positions = relate_rows(survey_graph(graph, evidence), 0, 30)
+    lines, positions = relate_rows(survey_graph(graph, evidence), np.arange(30))
     known = {
-        (int(p) // 29, int(graph.neighbors[p // 29, p % 29])): line
-        for p, line in zip(positions, relations, strict=True)
+        (int(p) // 29, int(graph.neighbors[p // 29, p % 29])): line for p, line in zip(positions, lines, strict=True)
     }
     n_mutual = 0
     for (i, j), line in known.items():
@@ -114,9 +114,28 @@ def test_an_edge_looks_the_same_from_both_sides():
 def test_tiles_are_independent():
     graph, evidence = draw_graph(40, 10, 6)
     around = survey_graph(graph, evidence)
-    whole = relate_rows(around, 0, 40)[0]
-    parts = np.concatenate([relate_rows(around, start, start + 8)[0] for start in range(0, 40, 8)])
+    whole = relate_rows(around, np.arange(40))[0]
+    parts = np.concatenate([relate_rows(around, np.arange(start, start + 8))[0] for start in range(0, 40, 8)])
     assert (whole == parts).all()
+
+
+def test_the_numbers_of_the_faces_do_not_matter():
+    """Of 300 neighbours with large numbers some share a cell of the table, of faces 0 to 359 none."""
+    graph, evidence = draw_graph(360, 300, 7)
+    numbers = np.sort(np.random.default_rng(8).choice(60_000, 360, replace=False)).astype(np.int32)
+    neighbors, values = np.full((60_000, 300), -1, np.int32), np.zeros((60_000, 300), np.float32)
+    neighbors[numbers] = np.where(graph.neighbors < 0, -1, numbers[graph.neighbors])
+    values[numbers] = evidence
+    spread = survey_graph(KnnGraph(neighbors, np.zeros(neighbors.shape, np.float32)), values)
+    n_left_over = 0
+    for i in numbers:
+        table, spare = np.full(16_384, -1), np.empty(300, np.int32)
+        n_left_over += relations._list_face(i, int(spread.faces[i, 0]), neighbors, values, 18, table, spare)[1]
+    assert n_left_over > 20
+    found, positions = relate_rows(spread, numbers)
+    expected, expected_positions = relate_rows(survey_graph(graph, evidence), np.arange(360))
+    assert (positions == expected_positions).all()
+    assert (found[:, :34] == expected[:, :34]).all()
 
 
 def test_the_collection_is_described():

@@ -15,14 +15,13 @@ are looked at again, modules become the nodes of a smaller graph, and so on unti
 (fine-tuning) and sub-modules (coarse-tuning) are let loose again from what was found, in turns, until neither helps.
 
 Unlike connected components it forgives a few wrong edges; in return it is a heuristic optimum, the same for the same
-seed and any number of threads. Moves run on one core (each depends on the last), everything else on all of them.
+seed and any number of threads. Moves (`nodemoves.py`) run on one core, everything else on all of them.
 Memory: a few arrays of n beside the graph.
 """
 
 from __future__ import annotations
 
 import math
-from collections import namedtuple
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +33,7 @@ from scipy.special import xlogy
 
 from .errors import InputError
 from .flowgraph import FlowGraph, aggregate_modules, build_flow_graph
+from .nodemoves import move_nodes, move_within
 from .progress import Progress, silent
 from .prune import EdgeGraph
 
@@ -51,13 +51,6 @@ class _Found:
     saved: float
     n_moves: int
     level: FlowGraph
-
-
-# What the kernels know of the modules. `state` has a row for each, side by side so that a visit costs one cache miss:
-# flow; exit; term = -2 plogp(exit) + plogp(exit + flow); weight from the node at hand. `leaving` holds the sum of exits
-# of each group of modules; `vacant` are unused module ids, of which there are n_vacant[0].
-_Modules = namedtuple("_Modules", ["state", "size", "leaving", "vacant", "n_vacant"])
-_FLOW, _EXIT, _TERM, _TOWARD = range(4)
 
 
 def label_by_map_equation(graph: EdgeGraph, *, seed: int = 0, progress: Progress = silent) -> NDArray[np.int64]:
@@ -154,9 +147,10 @@ def split_modules(flow_graph: FlowGraph, labels: NDArray[np.int32], *, seed: int
     [0, 0, 0, 1, 1, 1]
     """
     rng = np.random.default_rng(seed)
-    parts = _climb(flow_graph, _number_singletons(flow_graph), rng, groups=labels).labels
+    found = _climb(flow_graph, _number_singletons(flow_graph), rng, groups=labels)
+    parts = found.labels
     modules = _group_modules(parts, labels)
-    splits = _describe_shorter(aggregate_modules(flow_graph, parts), modules)
+    splits = _describe_shorter(found.level, modules)  # whose nodes are the parts
     one_of_module = np.empty(len(splits), dtype=np.int32)
     one_of_module[modules] = np.arange(len(modules))
     return np.asarray(_number_densely(np.where(splits[labels], parts, one_of_module[labels])))
@@ -244,18 +238,14 @@ def _merge_components(found: _Found) -> _Found:
 def _move(
     graph: FlowGraph, labels: NDArray[np.int32], rng: np.random.Generator, *, groups: NDArray[np.int32] | None = None
 ) -> _Found:
-    """Move nodes of a graph between modules; with groups, each group is a network of its own."""
-    # By their flow, then shuffled: the same order whatever the numbers of the nodes, unless flows are equal.
-    order = np.argsort(graph.flows, kind="stable")[rng.permutation(graph.n_nodes)].astype(np.int32)
-    moved = labels.copy()
+    """Move nodes between modules; with groups, each a network of its own, labels are those of single nodes."""
+    order = graph.by_flow[rng.permutation(graph.n_nodes)]
+    flows = graph.flows if groups is None else _take_alone(graph, groups)
+    bit = float(flows.sum()) * math.log(2.0)  # the kernels count in nats and weights
     if groups is None:
-        groups, flows = np.empty(0, np.int32), graph.flows
+        moved, n_moves, saved = move_nodes(graph, labels, order, smallest=_SMALLEST_MOVE * bit)
     else:
-        flows = _take_alone(graph, groups)
-    bit = float(flows.sum()) * math.log(2.0)  # the kernel counts in nats and weights
-    n_moves, saved = _move_nodes(
-        graph.offsets, graph.targets, graph.weights, flows, moved, groups, order, _SMALLEST_MOVE * bit
-    )
+        moved, n_moves, saved = move_within(graph, flows, groups, order, smallest=_SMALLEST_MOVE * bit)
     return _Found(_number_densely(moved), saved / bit if n_moves else 0.0, n_moves, graph)
 
 
@@ -311,178 +301,3 @@ def _number_densely(labels):  # type: ignore[no-untyped-def]
             n_labels += 1
         dense[i] = new[labels[i]]
     return dense
-
-
-@njit(cache=True)
-def _plogp(weight):  # type: ignore[no-untyped-def]
-    """Return w ln w, 0 for what rounding left of nothing."""
-    return weight * math.log(weight) if weight > 0.0 else 0.0
-
-
-@njit(cache=True)
-def _shift_plogp(weight, log_weight, shift):  # type: ignore[no-untyped-def]
-    """Return plogp(weight + shift) - plogp(weight): by its series for small shifts, cheaper and more precise."""
-    if abs(shift) < 1e-3 * weight:
-        x = shift / weight
-        return shift * (log_weight + 1.0 + x * (1 / 2 - x * (1 / 6 - x / 12)))
-    return _plogp(weight + shift) - _plogp(weight)
-
-
-@njit(cache=True)
-def _weigh_module(leaving, flow):  # type: ignore[no-untyped-def]
-    """Return a module's own share of the codelength."""
-    return -2.0 * _plogp(leaving) + _plogp(leaving + flow)
-
-
-@njit(cache=True)
-def _open_modules(offsets, targets, weights, flows, labels, groups):  # type: ignore[no-untyped-def]
-    """Sum up flows and exits of the modules."""
-    n = len(flows)
-    n_groups = groups.max() + 1 if len(groups) > 0 else 1
-    state = np.zeros((n, 4))
-    modules = _Modules(state, np.zeros(n, np.int32), np.zeros(n_groups), np.empty(n, np.int32), np.zeros(1, np.int64))
-    for i in range(n):
-        state[labels[i], _FLOW] += flows[i]
-        modules.size[labels[i]] += 1
-        outward = 0.0
-        for e in range(offsets[i], offsets[i + 1]):
-            j = targets[e]
-            if labels[j] != labels[i] and (len(groups) == 0 or groups[j] == groups[i]):
-                outward += weights[e]
-        state[labels[i], _EXIT] += outward
-        modules.leaving[groups[i] if len(groups) > 0 else 0] += outward
-    for module in range(n):
-        state[module, _TERM] = _weigh_module(state[module, _EXIT], state[module, _FLOW])
-        if modules.size[module] == 0:
-            _vacate(modules, module)
-    return modules
-
-
-@njit(cache=True)
-def _vacate(modules, module):  # type: ignore[no-untyped-def]
-    """Put an empty module aside for whoever wants to be alone."""
-    modules.state[module, :_TOWARD] = 0.0
-    modules.vacant[modules.n_vacant[0]] = module
-    modules.n_vacant[0] += 1
-
-
-@njit(cache=True)
-def _gather_flows(i, offsets, targets, weights, labels, groups, state, touched):  # type: ignore[no-untyped-def]
-    """Sum node i's weights toward each module, list these modules, and return their number."""
-    n_touched = 0
-    for e in range(offsets[i], offsets[i + 1]):
-        j = targets[e]
-        if len(groups) == 0 or groups[j] == groups[i]:
-            module = labels[j]
-            if state[module, _TOWARD] == 0.0:
-                touched[n_touched] = module
-                n_touched += 1
-            state[module, _TOWARD] += weights[e]
-    return n_touched
-
-
-@njit(cache=True)
-def _choose_module(own, flow, outward, leaving, modules, touched, n_touched):  # type: ignore[no-untyped-def]
-    """Return the module in which a node saves most, and what it saves there (in nats and weights)."""
-    state = modules.state
-    left_exit, left_flow = 0.0, 0.0
-    if modules.size[own] > 1:
-        left_exit = max(0.0, state[own, _EXIT] - outward + 2.0 * state[own, _TOWARD])
-        left_flow = state[own, _FLOW] - flow
-    left = left_exit - state[own, _EXIT]
-    base = _weigh_module(left_exit, left_flow) - state[own, _TERM]
-    log_leaving = math.log(leaving) if leaving > 0.0 else 0.0
-    chosen, least = own, 0.0
-    if modules.size[own] > 1 and modules.n_vacant[0] > 0:
-        alone = base + _shift_plogp(leaving, log_leaving, left + outward) + _weigh_module(outward, flow)
-        if alone < least:
-            chosen, least = modules.vacant[modules.n_vacant[0] - 1], alone
-    for slot in range(n_touched):
-        other = touched[slot]
-        if other != own:
-            joint_exit = max(0.0, state[other, _EXIT] + outward - 2.0 * state[other, _TOWARD])
-            change = _weigh_module(joint_exit, state[other, _FLOW] + flow) - state[other, _TERM]
-            change += base + _shift_plogp(leaving, log_leaving, left + joint_exit - state[other, _EXIT])
-            if change < least:
-                chosen, least = other, change
-    return chosen, -least
-
-
-@njit(cache=True)
-def _transfer(own, chosen, flow, outward, group, modules):  # type: ignore[no-untyped-def]
-    """Book a node's move from one module to another."""
-    state = modules.state
-    modules.leaving[group] -= state[own, _EXIT] + state[chosen, _EXIT]
-    if modules.size[chosen] == 0:
-        modules.n_vacant[0] -= 1
-    state[own, _EXIT] = max(0.0, state[own, _EXIT] - outward + 2.0 * state[own, _TOWARD])
-    state[chosen, _EXIT] = max(0.0, state[chosen, _EXIT] + outward - 2.0 * state[chosen, _TOWARD])
-    state[own, _FLOW] -= flow
-    state[chosen, _FLOW] += flow
-    modules.size[own] -= 1
-    modules.size[chosen] += 1
-    state[own, _TERM] = _weigh_module(state[own, _EXIT], state[own, _FLOW])
-    state[chosen, _TERM] = _weigh_module(state[chosen, _EXIT], state[chosen, _FLOW])
-    if modules.size[own] == 0:
-        _vacate(modules, own)
-    modules.leaving[group] += state[own, _EXIT] + state[chosen, _EXIT]
-
-
-@njit(cache=True)
-def _visit_node(i, offsets, targets, weights, flows, labels, groups, modules, touched, smallest):  # type: ignore[no-untyped-def]
-    """Move a node to the module where it saves most; return what it saves, 0 if it stays."""
-    state = modules.state
-    n_touched = _gather_flows(i, offsets, targets, weights, labels, groups, state, touched)
-    outward = 0.0
-    for slot in range(n_touched):
-        outward += state[touched[slot], _TOWARD]
-    group = groups[i] if len(groups) > 0 else 0
-    leaving = modules.leaving[group]
-    chosen, saved = _choose_module(labels[i], flows[i], outward, leaving, modules, touched, n_touched)
-    moves = saved > smallest
-    if moves:
-        _transfer(labels[i], chosen, flows[i], outward, group, modules)
-        labels[i] = chosen
-    for slot in range(n_touched):
-        state[touched[slot], _TOWARD] = 0.0
-    return saved if moves else 0.0
-
-
-@njit(cache=True)
-def _move_nodes(offsets, targets, weights, flows, labels, groups, order, smallest):  # type: ignore[no-untyped-def]
-    """Move nodes to better modules until no waiting one gains; labels change in place.
-
-    All nodes wait at first, in the given order; later those next to a moved node, outside its new module, wait again.
-    Returns the number of moves and what they save.
-    """
-    n = len(flows)
-    modules = _open_modules(offsets, targets, weights, flows, labels, groups)
-    touched = np.empty(n, dtype=np.int32)
-    queue = order.copy()
-    waiting = np.ones(n, dtype=np.bool_)
-    head, n_waiting, n_moves, all_saved = 0, n, 0, 0.0
-    while n_waiting > 0:
-        i = queue[head]
-        head = head + 1 if head + 1 < n else 0
-        n_waiting -= 1
-        waiting[i] = False
-        saved = _visit_node(i, offsets, targets, weights, flows, labels, groups, modules, touched, smallest)
-        if saved > 0.0:
-            n_moves += 1
-            all_saved += saved
-            n_waiting = _wake_neighbors(i, offsets, targets, labels, groups, queue, waiting, head, n_waiting)
-    return n_moves, all_saved
-
-
-@njit(cache=True)
-def _wake_neighbors(i, offsets, targets, labels, groups, queue, waiting, head, n_waiting):  # type: ignore[no-untyped-def]
-    """Let the neighbours of a moved node that are not in its module wait again; return how many wait now."""
-    n = len(queue)
-    for e in range(offsets[i], offsets[i + 1]):
-        j = targets[e]
-        if labels[j] != labels[i] and not waiting[j] and (len(groups) == 0 or groups[j] == groups[i]):
-            tail = head + n_waiting
-            queue[tail if tail < n else tail - n] = j
-            waiting[j] = True
-            n_waiting += 1
-    return n_waiting

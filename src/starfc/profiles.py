@@ -255,16 +255,20 @@ def _assume_typical(n_faces: int) -> Profiles:
 
 
 def _choose_cohort(features: Features, size: int, after: Callable[[], None]) -> NDArray[np.int64]:
-    """Return evenly spaced rows in the order of similarity to the mean face; calls `after` per block."""
+    """Return evenly spaced rows in the order of similarity to the mean face; calls `after` per tile."""
     n = len(features)
-    mean, toward = np.zeros(features.dim), np.empty(n)
-    for start, stop in features.blocks():
-        mean += features.read(start, stop).sum(axis=0, dtype=np.float64)
-        after()
+    toward = np.empty(n)
+
+    def sum_tile(start: int, stop: int) -> NDArray[np.float64]:
+        return np.asarray(features.read(start, stop).sum(axis=0, dtype=np.float64))
+
+    mean = np.sum(run_tiles(n, _TILE_ROWS, sum_tile, _STAGE, after=after), axis=0)
     mean /= np.linalg.norm(mean) + 1e-30
-    for start, stop in features.blocks():
+
+    def compare_tile(start: int, stop: int) -> None:
         toward[start:stop] = features.read(start, stop) @ mean
-        after()
+
+    run_tiles(n, _TILE_ROWS, compare_tile, _STAGE, after=after)
     n_chosen = min(n, size)
     return np.argsort(toward, kind="stable")[((np.arange(n_chosen) + 0.5) * n / n_chosen).astype(np.int64)]
 

@@ -24,7 +24,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from .crowds import find_crowds
-from .flowgraph import build_flow_graph
+from .flowgraph import build_flow_graph, drop_links
 from .mapequation import climb_modules, improve_modules, split_modules
 from .prune import EdgeGraph
 
@@ -58,12 +58,10 @@ def label_refined(graph: EdgeGraph, *, seed: int = 0) -> NDArray[np.int64]:
     crowds = find_crowds(graph, modules)
     if not crowds.any():
         return _join_tied(graph, modules, split_modules(flow_graph, modules, seed=seed))
-    del flow_graph  # before the next one is built
     crowded = crowds[modules]
-    silenced = _silence(graph, crowded)
-    flow_graph = build_flow_graph(silenced)
+    flow_graph = drop_links(flow_graph, crowded)
     modules = improve_modules(flow_graph, _let_alone(modules, crowded), seed=seed)
-    return _join_tied(silenced, modules, split_modules(flow_graph, modules, seed=seed))
+    return _join_tied(_silence(graph, crowded), modules, split_modules(flow_graph, modules, seed=seed))
 
 
 def _let_alone(modules: NDArray[np.int32], crowded: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -86,8 +84,11 @@ def _silence(graph: EdgeGraph, crowded: NDArray[np.bool_]) -> EdgeGraph:
 
 def _join_tied(graph: EdgeGraph, modules: NDArray[np.int32], parts: NDArray[np.int32]) -> NDArray[np.int64]:
     """Join parts of one module that a sure link ties."""
-    ties = _list_ties(graph.offsets, graph.targets, graph.scores, modules, parts, np.float32(_SURE))
     n_parts = int(parts.max(initial=-1)) + 1
+    module_of = np.empty(n_parts, dtype=np.int32)
+    module_of[parts] = modules
+    split = (np.bincount(module_of) > 1)[modules]  # the others, nearly all, need not be gone through
+    ties = _list_ties(graph.offsets, graph.targets, graph.scores, split, modules, parts, np.float32(_SURE))
     tied = coo_array((np.ones(len(ties), np.int8), (ties[:, 0], ties[:, 1])), shape=(n_parts, n_parts))
     # parts are numbered by first appearance, and components by their first part
     return np.asarray(connected_components(tied, directed=False)[1], dtype=np.int64)[parts]
@@ -104,11 +105,14 @@ def _clear_links(offsets, targets, crowded, scores):  # type: ignore[no-untyped-
 
 
 @njit(cache=True, nogil=True)
-def _list_ties(offsets, targets, scores, modules, parts, sure):  # type: ignore[no-untyped-def]
-    """List the pairs of parts of one module between which there is a sure link, once for each such link."""
+def _list_ties(offsets, targets, scores, split, modules, parts, sure):  # type: ignore[no-untyped-def]
+    """List the pairs of parts of one module between which there is a sure link, once for each such link.
+
+    `split` marks the nodes whose module has more than one part.
+    """
     ties = np.empty((16, 2), dtype=np.int32)
     n_ties = 0
-    for i in range(len(parts)):
+    for i in np.flatnonzero(split):
         for e in range(offsets[i], offsets[i + 1]):
             j = targets[e]
             if scores[e] >= sure and modules[i] == modules[j] and parts[i] != parts[j]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 from .atomic import replacing_folder
@@ -35,6 +36,7 @@ from .knn import KnnGraph
 from .profiles import Profiles, measure_profiles
 from .progress import Progress, silent
 from .relations import RELATIONS, Surroundings, relate_rows, survey_graph
+from .roworder import order_rows
 from .score import ScoredEdges
 from .scratch import Scratch
 from .tiles import run_tiles
@@ -43,12 +45,13 @@ from .tiles import run_tiles
 PREFERENCES = {"precision": 0.9, "balanced": 0.7, "recall": 0.4}
 FORMAT = "starfc-relational"
 SCORES = "scores0"  # the array that the scores are in, in files
-BITS = 2  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
+BITS = 3  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
 _NOTHING = 1e-30
 _DISCOVERY = RELATIONS.index("discovery_hi")
 _MOST_DISCOVERY = 3.0
 _DECADE = np.float32(np.log(10.0))  # ten times the strangers are a tenth of the odds
 _LOW_MATCHES = 4.0  # evidence of the lower tenth of best neighbours down to which nothing is asked for
+_EDGES_AT_A_TIME = 256  # through the network
 _TILE_ROWS = 128  # few enough for the relations of their edges to stay in the cache
 
 
@@ -95,13 +98,9 @@ class RelationalModel:
 
     def predict(self, relations: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the log-odds of edges, (m, relations) -> (m,)."""
-        values = np.clip(relations, self.lowest, self.highest)
-        for layer, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
-            values = values @ weight
-            values += bias
-            if layer + 1 < len(self.weights):
-                np.maximum(values, 0, out=values)
-        return np.ascontiguousarray(values[:, 0])
+        weights = tuple(np.ascontiguousarray(weight) for weight in self.weights)
+        rows = np.ascontiguousarray(relations)
+        return np.asarray(_run_network(rows, self.lowest, self.highest, weights, self.biases))
 
     def save(self, folder: str | Path, card: str) -> None:
         """Write `model.safetensors`, `config.json` and the model card, all or none."""
@@ -186,26 +185,37 @@ def score_by_relations(
     chosen = model or load_shipped()
     measured = profiles or measure_profiles(features, progress=progress)
     around = survey_graph(graph, measured.weigh_edges(graph))
-    return ScoredEdges(graph.neighbors, predict_edges(around, chosen, scratch=scratch, progress=progress))
+    order = order_rows(graph)
+    return ScoredEdges(graph.neighbors, predict_edges(around, chosen, order=order, scratch=scratch, progress=progress))
 
 
 def predict_edges(
-    around: Surroundings, model: RelationalModel, *, scratch: Scratch | None = None, progress: Progress = silent
+    around: Surroundings,
+    model: RelationalModel,
+    *,
+    order: NDArray[np.int32] | None = None,
+    scratch: Scratch | None = None,
+    progress: Progress = silent,
 ) -> NDArray[np.float32]:
-    """Return the probability of every edge, float32 (n, k); 0 where there is no evidence."""
+    """Return the probability of every edge, float32 (n, k); 0 where there is no evidence.
+
+    Rows are visited in the given order: where neighbours follow each other, their lists are still in the cache.
+    """
     place, least = scratch or Scratch(), find_least_discovery(around)
     n, k = around.neighbors.shape
+    visited = np.arange(n, dtype=np.int32) if order is None else order
     place.start_journal(-(-n // _TILE_ROWS))
     scores = place.array(SCORES, (n, k), np.float32)
 
     def predict_tile(start: int, stop: int) -> None:
         if place.is_done(start // _TILE_ROWS):
             return
-        relations, positions = relate_rows(around, start, stop)
+        rows = visited[start:stop]
+        relations, positions = relate_rows(around, rows)
         log_odds = np.full((stop - start, k), -np.inf, dtype=np.float32)
         log_odds.reshape(-1)[positions] = predict_log_odds(model, relations, least)
         _squash(log_odds)
-        scores[start:stop] = log_odds
+        scores[rows] = log_odds
         place.mark(start // _TILE_ROWS)
 
     run_tiles(n, _TILE_ROWS, predict_tile, "relations", progress, place.relieve)
@@ -216,6 +226,48 @@ def predict_log_odds(model: RelationalModel, relations: NDArray[np.float32], lea
     """Return the log-odds of described edges (m,), less where fewer strangers are asked for than a face links."""
     missing = np.maximum(np.float32(least) - relations[:, _DISCOVERY], 0)
     return np.asarray(model.predict(relations) - _DECADE * missing, dtype=np.float32)
+
+
+@njit(cache=True, nogil=True)
+def _run_network(relations, lowest, highest, weights, biases):  # type: ignore[no-untyped-def]
+    """Return the log-odds of edges, so few at a time that what is between the layers stays in the cache."""
+    out = np.empty(len(relations), dtype=np.float32)
+    widest = relations.shape[1]
+    for bias in biases:
+        widest = max(widest, len(bias))
+    below, above = np.empty(_EDGES_AT_A_TIME * widest, np.float32), np.empty(_EDGES_AT_A_TIME * widest, np.float32)
+    for start in range(0, len(relations), _EDGES_AT_A_TIME):
+        block = relations[start : start + _EDGES_AT_A_TIME]
+        width = block.shape[1]
+        _cut_to_range(block, lowest, highest, below)
+        for layer in range(len(weights)):
+            values = below[: len(block) * width].reshape(len(block), width)
+            width = len(biases[layer])
+            product = above[: len(block) * width].reshape(len(block), width)
+            np.dot(values, weights[layer], product)
+            _add_bias(product, biases[layer], np.float32(0 if layer + 1 < len(weights) else -np.inf))
+            below, above = above, below
+        out[start : start + len(block)] = below[: len(block)]
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _cut_to_range(block, lowest, highest, out):  # type: ignore[no-untyped-def]
+    """Write the relations of some edges one after the other, each cut to its range."""
+    width = block.shape[1]
+    for edge in range(len(block)):
+        for at in range(width):
+            value = block[edge, at] if block[edge, at] > lowest[at] else lowest[at]
+            out[edge * width + at] = value if value < highest[at] else highest[at]
+
+
+@njit(cache=True, nogil=True)
+def _add_bias(values, bias, lowest):  # type: ignore[no-untyped-def]
+    """Add the bias to every row, and raise what is below the lowest to it."""
+    for row in range(len(values)):
+        for at in range(len(bias)):
+            value = values[row, at] + bias[at]
+            values[row, at] = value if value > lowest else lowest
 
 
 def _squash(values: NDArray[np.float32]) -> None:

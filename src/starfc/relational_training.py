@@ -102,7 +102,7 @@ def sample_edges(
     for start in rng.permutation(np.arange(0, len(features), _CHUNK_ROWS)):
         if n_found >= 4 * n_edges:  # enough chunks that no few people make the sample
             break
-        found, positions = relate_rows(around, start, min(start + _CHUNK_ROWS, len(features)))
+        found, positions = relate_rows(around, np.arange(start, min(start + _CHUNK_ROWS, len(features))))
         ends = start + positions // known.k, known.neighbors[start + positions // known.k, positions % known.k]
         usable = (labels[ends[0]] >= 0) & (labels[ends[1]] >= 0)
         relations.append(found[usable])
