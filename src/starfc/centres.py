@@ -23,6 +23,7 @@ from .lines import collect_members, find_line, invert_lists, lay_out, multiply_r
 from .rowstore import CHUNK_ROWS, copy_range, copy_row
 from .selection import (
     collect_keys,
+    find_largest,
     keep_best,
     offer_run,
     sharpen_floor,
@@ -34,7 +35,7 @@ from .selection import (
 from .workers import get_buffer
 
 _GATHERED_ROWS = 1024  # rows multiplied with the centres of a group at once
-_WEAK_SHARE = 0.4  # of the rows look on; a fifth that looks into twice as many groups costs more and finds less
+_WEAK_SHARE = 0.3  # of the rows look on; more find no more, and a fifth with twice as many groups costs more
 RANKED_ROWS = 16384  # rows ranked at once; many make the products with a group's few centres worthwhile
 _RANKED_NUMBERS = 1 << 24  # products with centres that are held at once, if the groups are of one size
 
@@ -203,17 +204,8 @@ def _offer_groups(rows, coarse, chosen, names, best):  # type: ignore[no-untyped
                 copy_row(rows[here[i]], gathered[i])
             products = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
             for i in range(len(here)):
-                if _find_largest(products, i) >= best.floors[names[here[i]]]:
+                if find_largest(products, i) >= best.floors[names[here[i]]]:
                     offer_run(best, names[here[i]], products[i], first)
-
-
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # else they are compared one by one
-def _find_largest(products, row):  # type: ignore[no-untyped-def]
-    """Return the largest number of a row."""
-    largest = products[row, 0]
-    for j in range(products.shape[1]):
-        largest = max(largest, products[row, j])
-    return largest
 
 
 @njit(cache=True, nogil=True)
@@ -320,7 +312,9 @@ def _choose_groups(rows, groups, first, last):  # type: ignore[no-untyped-def]
         products = np.dot(rows[start : start + CHUNK_ROWS], groups.T)
         for i in range(len(products)):
             guess = sharpen_floor(products[i], last, guess)
-            keep_best(keys, collect_keys(products[i], guess, 0, keys, 0), last)
+            n_kept = collect_keys(products[i], guess, 0, keys, 0)
+            if n_kept > last:
+                keep_best(keys, n_kept, last)
             if first:
                 keep_best(keys, last, first)
             for j in range(first, last):

@@ -17,7 +17,7 @@ from .rowstore import copy_range, copy_row, multiply_row
 from .selection import collect_keys, unpack_row
 
 _CHUNK_ROWS = 512  # rows taken out and multiplied at once
-_WORTH_BLAS = 8  # rows from which a product is left to BLAS
+WORTH_BLAS = 8  # rows from which a product is left to BLAS
 
 
 @njit(cache=True, nogil=True)
@@ -85,7 +85,7 @@ def multiply_runs(stored, starts, rows, names, ends, lines) -> None:  # type: ig
 @njit(cache=True, nogil=True)
 def _multiply(rows, stored):  # type: ignore[no-untyped-def]
     """Return the products of rows with stored ones; a BLAS takes longer to begin than a few rows take."""
-    if len(rows) >= _WORTH_BLAS:
+    if len(rows) >= WORTH_BLAS:
         members = np.empty(stored.shape, dtype=np.float32)
         copy_range(stored, 0, members)
         return np.dot(rows, members.T)
