@@ -35,7 +35,7 @@ from .selection import (
 from .workers import get_buffer
 
 _GATHERED_ROWS = 1024  # rows multiplied with the centres of a group at once
-_WEAK_SHARE = 0.3  # of the rows look on; more find no more, and a fifth with twice as many groups costs more
+_WEAK_SHARE = 0.4  # of the rows look on; a fifth that looks into twice as many groups costs more and finds less
 RANKED_ROWS = 16384  # rows ranked at once; many make the products with a group's few centres worthwhile
 _RANKED_NUMBERS = 1 << 24  # products with centres that are held at once, if the groups are of one size
 
