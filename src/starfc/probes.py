@@ -30,7 +30,7 @@ from .centres import RANKED_ROWS, Coarse, rank_cells, rank_line
 from .exact import EQUAL_WITHIN, search_rows
 from .neighborlists import Lists, find_place
 from .prefetch import prefetch_row
-from .rowstore import copy_row, copy_rows, multiply_row, read_range, take_rows
+from .rowstore import copy_row, copy_rows, multiply_into, multiply_row, read_range, take_rows
 from .scratch import Scratch
 from .selection import mark_others
 from .steps import Steps, cut_evenly
@@ -160,6 +160,7 @@ def _rank_around(rows, edges, first, centres, around, next_best, firsts, probes)
     line, keys = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.uint64)
     listed = np.empty(most, dtype=np.int32)
     known = np.full(len(centres), -1, dtype=np.int32)  # in which cell's turn each was last listed
+    room = np.empty(np.max(np.diff(edges)) * around.shape[1], dtype=np.float32)
     one_run, run_starts = np.zeros(1, dtype=np.int32), np.zeros(2, dtype=np.int64)
     for cell in range(len(around)):
         members = rows[edges[cell] : edges[cell + 1]]
@@ -168,7 +169,7 @@ def _rank_around(rows, edges, first, centres, around, next_best, firsts, probes)
         known[listed[:n_around]] = cell
         known[first + cell] = cell
         copy_rows(centres, listed[:n_around], gathered)
-        products = np.dot(members, gathered[:n_around].T)
+        products = multiply_into(room, members, gathered[:n_around])
         guess = np.float32(-np.inf)
         for i in range(len(members)):
             place = edges[cell] + i
