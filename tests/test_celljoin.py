@@ -64,6 +64,7 @@ def test_the_join_equals_a_search(seed, n_cells, n_probes, k, block_rows, n_numb
     half = rng.random(probes.shape) < 0.5
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(celljoin, "_BLOCK_ROWS", block_rows)
+        patch.setattr(celljoin, "_SPAN_CELLS", 1 + block_rows % 3)
         patch.setattr(celljoin, "_LINE_NUMBERS", n_numbers)
         first = join(rows, starts, np.where(half, probes, -1), k, order)
         # What is offered twice is listed once.
@@ -122,6 +123,18 @@ def test_lists_that_are_better_stay_as_they_are():
     before = Lists(np.array([[1, 2]] * 4, dtype=np.int32), np.full((4, 2), 9, dtype=np.float32))
     lists = join(rows, [0, 2, 4], np.array([[0, 1]] * 4, dtype=np.int32), 2, np.arange(4, dtype=np.int32), before)
     assert (lists.places == before.places).all() and (lists.similarities == 9).all()
+
+
+@pytest.mark.parametrize("n", [600, 1100])
+def test_many_who_look_into_one_cell_find_the_same_by_offers_as_by_lines(n):
+    """More than are multiplied at once, where some lists have room and some are full."""
+    rows = np.random.default_rng(n).standard_normal((n, 6)).astype(np.float32)
+    order, starts = np.random.default_rng(1).permutation(n).astype(np.int32), [0, 5, 60, n]
+    probes = np.tile(np.array([1, 0, 2], np.int32), (n, 1))
+    first = join(rows, starts, np.where(np.arange(n)[:, None] % 3, probes[:, 1:2], -1), 9, order)
+    offered, laid_out = join(rows, starts, probes, 9, order, first), join(rows, starts, probes, 9, order)
+    assert (offered.places == laid_out.places).mean() > 0.99  # but for roundings
+    np.testing.assert_allclose(offered.similarities, laid_out.similarities, atol=1e-5)
 
 
 def test_no_probes_change_nothing():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from starfc.rowstore import multiply_row, put_rows, read_range, store_type, take_rows
+from starfc.rowstore import multiply_into, multiply_row, put_rows, read_range, store_type, take_rows
 
 
 @pytest.fixture(params=[np.uint16, np.float32])
@@ -45,3 +45,13 @@ def test_halves_are_used_where_the_processor_reads_them(monkeypatch):
     assert store_type() is np.uint16
     monkeypatch.setattr("starfc.rowstore.can_widen", lambda: False)
     assert store_type() is np.float32
+
+
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_products_in_given_room(n):
+    rows, others = (
+        np.random.default_rng(seed).standard_normal((m, 5)).astype(np.float32) for seed, m in ((0, n), (1, 3))
+    )
+    room = np.full(64, np.nan, dtype=np.float32)
+    assert np.allclose(multiply_into(room, rows, others), rows.astype(np.float64) @ others.T, atol=1e-5)
+    assert np.isnan(room[3 * n :]).all()

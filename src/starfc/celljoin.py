@@ -3,9 +3,13 @@
 In: rows stored in cell order, the cells that each probes, and the lists it has so far. Out: lists with the best of
 both.
 
-The work is divided into blocks of consecutive places. All products of a row are laid out one behind the other
-(lines.py), and its best are then taken from that line in one go, which is faster than to offer them one by one. Blocks
-depend on nothing but n, hence the same bits whatever the threads and the memory; each is finished or not at all.
+The work is divided into blocks of consecutive places. Where there are no lists yet, all products of a row are laid out
+one behind the other (lines.py), and its best are then taken from that line in one go, which is faster than to offer
+them one by one. Where there are, hardly any product enters one: cell by cell they are compared with how the lists end,
+and only those that reach that are looked at again. Nothing is laid out then, so that a block may be of many rows; that
+makes the products with a cell larger, of which a block of few rows has many that are too small for a BLAS.
+
+Blocks depend on nothing but n, hence the same bits whatever the threads and the memory; each is finished or not at all.
 """
 
 from __future__ import annotations
@@ -19,16 +23,19 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .cells import Cells
-from .lines import collect_members, find_line, lay_out, multiply_runs
-from .neighborlists import Lists, find_place, open_lists
-from .rowstore import read_range, take_rows
+from .lines import WORTH_BLAS, collect_members, find_line, invert_lists, lay_out, multiply_runs
+from .neighborlists import Lists, find_place, insert_place, open_lists
+from .rowstore import copy_range, copy_rows, multiply_row, read_range, take_rows
 from .scratch import Scratch
-from .selection import pack_key, sharpen_floor, sort_keys, unpack_row, unpack_similarity
+from .selection import find_largest, pack_key, sharpen_floor, sort_keys, unpack_row, unpack_similarity
 from .steps import Steps, cut_evenly
 from .workers import get_buffer
 
 _BLOCK_ROWS = 16384
-_SPARSE_ROWS = 8 * _BLOCK_ROWS  # in a tile of which only some are joined
+_SPARSE_ROWS = 8 * _BLOCK_ROWS  # in a tile of which only some are joined, or all, with lists that are there
+_N_TILES = 8  # into which few rows are divided, so that all threads have something to do
+_SPAN_CELLS = 8192  # cells gone through before memory is let go of, where it is short
+_CHUNK_ROWS = 512  # rows taken out and multiplied at once
 # Products held at once, up to a column of probes. They lead all over the store: of 12 million rows some GB of pages are
 # touched for them, before any can be let go of.
 _LINE_NUMBERS = 1 << 24
@@ -66,14 +73,23 @@ def join_cells(
     """
     lists = open_lists(scratch, len(store), k)
     join_block = _make_join(store, cells, steps)
+    offer_block = _make_offer(store, cells, steps)
 
     def join(start: int, stop: int) -> None:
         here = Lists(lists.places[start:stop], lists.similarities[start:stop])
-        here.places[:] = -1 if before is None else before.places[start:stop]
-        here.similarities[:] = 0 if before is None else before.similarities[start:stop]
+        here.places[:], here.similarities[:] = -1, 0
         join_block(np.arange(start, stop), read_range(store, start, stop), choose(start, stop), here)
 
-    steps.run_tiles(scratch, cut_evenly(len(store), _BLOCK_ROWS), join, "knn: join")
+    def offer(start: int, stop: int) -> None:
+        assert before is not None
+        here = Lists(lists.places[start:stop], lists.similarities[start:stop])
+        here.places[:], here.similarities[:] = before.places[start:stop], before.similarities[start:stop]
+        offer_block(np.arange(start, stop), choose(start, stop), here)
+
+    if before is None:
+        steps.run_tiles(scratch, cut_evenly(len(store), _BLOCK_ROWS), join, "knn: join")
+    else:
+        steps.run_tiles(scratch, _cut_tiles(len(store)), offer, "knn: join")
     return lists
 
 
@@ -106,20 +122,31 @@ def join_some(
         Who does the work.
     """
     lists = open_lists(scratch, *before.places.shape)
-    join_block = _make_join(store, cells, steps)
+    offer_block = _make_offer(store, cells, steps)
 
     def join(start: int, stop: int) -> None:
         lists.places[start:stop] = before.places[start:stop]
         lists.similarities[start:stop] = before.similarities[start:stop]
-        within = some[np.searchsorted(some, start) : np.searchsorted(some, stop)]
-        for at in range(0, len(within), _BLOCK_ROWS):
-            here = within[at : at + _BLOCK_ROWS]
-            rows, taken = take_rows(store, here), Lists(before.places[here], before.similarities[here])
-            join_block(here, rows, choose(rows), taken)
-            lists.places[here], lists.similarities[here] = taken
+        here = some[np.searchsorted(some, start) : np.searchsorted(some, stop)]
+        if len(here) == 0:
+            return
+        parts = (here[at : at + _BLOCK_ROWS] for at in range(0, len(here), _BLOCK_ROWS))
+        probes = np.concatenate([choose(take_rows(store, part)) for part in parts])
+        taken = Lists(before.places[here], before.similarities[here])
+        offer_block(here, probes, taken)
+        lists.places[here], lists.similarities[here] = taken
 
-    steps.run_tiles(scratch, cut_evenly(len(store), _SPARSE_ROWS), join, "knn: join")
+    steps.run_tiles(scratch, _cut_tiles(len(store)), join, "knn: join")
     return lists
+
+
+def _cut_tiles(n: int) -> NDArray[np.int64]:
+    """Return the edges of large tiles of n rows.
+
+    >>> np.diff(_cut_tiles(200_000)).max(), np.diff(_cut_tiles(5_000_000)).max()
+    (np.int64(25000), np.int64(131072))
+    """
+    return cut_evenly(n, max(min(_BLOCK_ROWS, _SPARSE_ROWS), min(_SPARSE_ROWS, -(-n // _N_TILES))))
 
 
 def _make_join(
@@ -138,6 +165,21 @@ def _make_join(
             steps.relieve()
 
     return join_block
+
+
+def _make_offer(
+    store: NDArray[Any], cells: Cells, steps: Steps
+) -> Callable[[NDArray[np.int64], NDArray[np.int32], Lists], None]:
+    """Return the function that offers to places, of given probes, the members of those, and improves their lists."""
+
+    def offer_block(here: NDArray[np.int64], probes: NDArray[np.int32], lists: Lists) -> None:
+        firsts, namers = invert_lists(probes, cells.n_cells)
+        for first in range(0, cells.n_cells, _SPAN_CELLS):
+            span = first, min(first + _SPAN_CELLS, cells.n_cells)
+            _offer_cells(store, cells.order, cells.starts, span, firsts, namers, here, lists)
+            steps.relieve()
+
+    return offer_block
 
 
 def _cut_columns(totals: NDArray[np.int64]) -> list[slice]:
@@ -199,3 +241,51 @@ def _merge_line(order, places, starts, probes, place, line, guess, keys, listed,
     for j in range(sort_keys(keys, n_kept, k)):
         listed[j], similarities[j] = places[unpack_row(keys[j])], unpack_similarity(keys[j])
     return guess
+
+
+@njit(cache=True, nogil=True)
+def _offer_cells(store, order, starts, span, firsts, namers, here, lists):  # type: ignore[no-untyped-def]
+    """Offer the members of a span of cells to those of the places `here` that probe them, and improve their lists."""
+    largest = 0
+    for cell in range(span[0], span[1]):
+        largest = max(largest, starts[cell + 1] - starts[cell])
+    dim, k = store.shape[1], lists.places.shape[1]
+    room = np.empty(_CHUNK_ROWS * largest, dtype=np.float32)  # new room for each product would take longer
+    gathered = np.empty((_CHUNK_ROWS, dim), dtype=np.float32)
+    members = np.empty((largest, dim), dtype=np.float32)
+    for cell in range(span[0], span[1]):
+        low, high = starts[cell], starts[cell + 1]
+        for begin in range(firsts[cell], firsts[cell + 1], _CHUNK_ROWS):
+            some = namers[begin : min(begin + _CHUNK_ROWS, firsts[cell + 1])]
+            if begin == firsts[cell]:
+                copy_range(store, low, members[: high - low])
+            copy_rows(store, here[some], gathered)
+            products = room[: len(some) * (high - low)].reshape(len(some), high - low)
+            _multiply_into(gathered[: len(some)], members[: high - low], products)
+            for i in range(len(some)):
+                listed, similarities = lists.places[some[i]], lists.similarities[some[i]]
+                floor = similarities[k - 1] if listed[k - 1] >= 0 else np.float32(-np.inf)
+                if find_largest(products, i) >= floor:
+                    _offer_line(order, here[some[i]], low, products[i], listed, similarities)
+
+
+@njit(cache=True, nogil=True)
+def _multiply_into(rows, members, products):  # type: ignore[no-untyped-def]
+    """Set the products of rows with members; a BLAS takes longer to begin than a few rows take."""
+    if len(rows) >= WORTH_BLAS:
+        np.dot(rows, members.T, products)
+        return
+    for i in range(len(rows)):
+        for j in range(len(members)):
+            products[i, j] = multiply_row(rows[i], members[j])
+
+
+@njit(cache=True, nogil=True)
+def _offer_line(order, place, low, line, listed, similarities):  # type: ignore[no-untyped-def]
+    """Put those places from `low` on into a list that belong there and are not on it."""
+    k = len(listed)
+    for j in range(len(line)):
+        if listed[k - 1] >= 0 and line[j] < similarities[k - 1]:
+            continue
+        if low + j != place and find_place(listed, low + j) < 0:
+            insert_place(order, listed, similarities, low + j, line[j])

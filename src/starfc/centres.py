@@ -20,9 +20,10 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .lines import collect_members, find_line, invert_lists, lay_out, multiply_runs
-from .rowstore import CHUNK_ROWS, copy_range, copy_row
+from .rowstore import CHUNK_ROWS, copy_range, copy_row, multiply_into
 from .selection import (
     collect_keys,
+    find_largest,
     keep_best,
     offer_run,
     sharpen_floor,
@@ -92,8 +93,9 @@ def _assign_by_threads(rows: NDArray[np.float32], centres: NDArray[np.float32], 
 def assign_nearest(rows, centres) -> NDArray[np.int32]:  # type: ignore[no-untyped-def]
     """Return the number of each row's best centre, the first of equals, int32 (n,)."""
     labels = np.empty(len(rows), dtype=np.int32)
+    room = np.empty(min(CHUNK_ROWS, len(rows)) * len(centres), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
-        scores = np.dot(rows[start : start + CHUNK_ROWS], centres.T)
+        scores = multiply_into(room, rows[start : start + CHUNK_ROWS], centres)
         for i in range(len(scores)):
             labels[start + i] = np.argmax(scores[i])
     return labels
@@ -195,25 +197,17 @@ def _offer_groups(rows, coarse, chosen, names, best):  # type: ignore[no-untyped
     """Offer the cells of each row's chosen groups to it, group by group; `names` says which of the selection it is."""
     starts, choosers = invert_lists(chosen, len(coarse.groups))
     gathered = np.empty((_GATHERED_ROWS, rows.shape[1]), dtype=np.float32)
+    room = np.empty(_GATHERED_ROWS * np.max(np.diff(coarse.group_starts)), dtype=np.float32)
     for group in range(len(coarse.groups)):
         first, last = coarse.group_starts[group], coarse.group_starts[group + 1]
         for start in range(starts[group], starts[group + 1], _GATHERED_ROWS):
             here = choosers[start : min(start + _GATHERED_ROWS, starts[group + 1])]
             for i in range(len(here)):
                 copy_row(rows[here[i]], gathered[i])
-            products = np.dot(gathered[: len(here)], coarse.centres[first:last].T)
+            products = multiply_into(room, gathered[: len(here)], coarse.centres[first:last])
             for i in range(len(here)):
-                if _find_largest(products, i) >= best.floors[names[here[i]]]:
+                if find_largest(products, i) >= best.floors[names[here[i]]]:
                     offer_run(best, names[here[i]], products[i], first)
-
-
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # else they are compared one by one
-def _find_largest(products, row):  # type: ignore[no-untyped-def]
-    """Return the largest number of a row."""
-    largest = products[row, 0]
-    for j in range(products.shape[1]):
-        largest = max(largest, products[row, j])
-    return largest
 
 
 @njit(cache=True, nogil=True)
@@ -272,8 +266,9 @@ def _rank_all_cells(rows, coarse, ranked, scores):  # type: ignore[no-untyped-de
     names = np.zeros(1, dtype=np.int32)
     keys = np.empty(len(coarse.centres), dtype=np.uint64)
     guess = np.float32(-np.inf)
+    room = np.empty(min(CHUNK_ROWS, len(rows)) * len(coarse.centres), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
-        products = np.dot(rows[start : start + CHUNK_ROWS], coarse.centres.T)
+        products = multiply_into(room, rows[start : start + CHUNK_ROWS], coarse.centres)
         for i in range(len(products)):
             guess = rank_line(products[i], names, everything, guess, keys, ranked[start + i], scores[start + i])
     _number_as_before(coarse, ranked)
@@ -316,11 +311,14 @@ def _choose_groups(rows, groups, first, last):  # type: ignore[no-untyped-def]
     chosen = np.empty((len(rows), last - first), dtype=np.int32)
     keys = np.empty(len(groups), dtype=np.uint64)
     guess = np.float32(-np.inf)
+    room = np.empty(min(CHUNK_ROWS, len(rows)) * len(groups), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
-        products = np.dot(rows[start : start + CHUNK_ROWS], groups.T)
+        products = multiply_into(room, rows[start : start + CHUNK_ROWS], groups)
         for i in range(len(products)):
             guess = sharpen_floor(products[i], last, guess)
-            keep_best(keys, collect_keys(products[i], guess, 0, keys, 0), last)
+            n_kept = collect_keys(products[i], guess, 0, keys, 0)
+            if n_kept > last:
+                keep_best(keys, n_kept, last)
             if first:
                 keep_best(keys, last, first)
             for j in range(first, last):

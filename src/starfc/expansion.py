@@ -24,12 +24,14 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .neighborlists import Lists, insert_place, open_lists
+from .prefetch import prefetch_row
 from .probes import Sample
 from .rowstore import copy_range, copy_row, multiply_row
 from .scratch import Scratch
 from .steps import Steps, cut_evenly
 
 _TILE_ROWS = 4096
+_AHEAD = 8  # rows that are asked for before they are multiplied: they stand anywhere
 _TRIED = 8  # the number of followed neighbours is a multiple of one in so many of the most
 
 
@@ -92,13 +94,14 @@ def choose_followed(paths: Paths, most: int, sample: Sample, recall: float) -> i
 @njit(cache=True, nogil=True)
 def _expand_places(paths, chosen, n_followed, better):  # type: ignore[no-untyped-def]
     """Write the new lists of the chosen places."""
-    store, order, lists, fresh, n_before = paths
+    store, order, lists, fresh = paths.store, paths.order, paths.lists, paths.fresh
     k = lists.places.shape[1]
     n_slots = 1
     while n_slots < 2 * (n_followed + 1) * k + 2:
         n_slots *= 2
     seen, stamps = np.zeros(n_slots, dtype=np.int32), np.full(n_slots, -1, dtype=np.int32)
     row = np.empty((1, store.shape[1]), dtype=np.float32)
+    met = np.empty(n_followed * k, dtype=np.int32)
     for i in range(len(chosen)):
         place = chosen[i]
         places, similarities = better.places[i], better.similarities[i]
@@ -107,21 +110,43 @@ def _expand_places(paths, chosen, n_followed, better):  # type: ignore[no-untype
         if not fresh[place].any() and places[k - 1] >= 0:
             continue
         copy_range(store, place, row)
-        _is_first(seen, stamps, i, place)
-        for j in range(k):
-            _is_first(seen, stamps, i, lists.places[place, j])
-        for j in range(n_followed):
-            other = lists.places[place, j]
-            if other < 0:
-                break
-            # Entries only move down a list, so one that stands here and is not new is taken as followed.
-            all_new = j >= n_before or fresh[place, j]
-            for rank in range(k):
-                found = lists.places[other, rank]
-                if (all_new or fresh[other, rank]) and found >= 0 and _is_first(seen, stamps, i, found):
-                    similarity = multiply_row(row[0], store[found])
-                    if places[k - 1] < 0 or similarity >= similarities[k - 1]:
-                        insert_place(order, places, similarities, found, similarity)
+        n_met = _meet_others(paths, place, n_followed, seen, stamps, i, met)
+        for at in range(min(n_met, _AHEAD)):
+            prefetch_row(store, met[at])
+        for at in range(n_met):
+            if at + _AHEAD < n_met:
+                prefetch_row(store, met[at + _AHEAD])
+            similarity = multiply_row(row[0], store[met[at]])
+            if places[k - 1] < 0 or similarity >= similarities[k - 1]:
+                insert_place(order, places, similarities, met[at], similarity)
+
+
+@njit(cache=True, nogil=True)
+def _meet_others(paths, place, n_followed, seen, stamps, stamp, met):  # type: ignore[no-untyped-def]
+    """Set the places that new paths of two edges lead to from one, each once, and return how many."""
+    lists, fresh = paths.lists, paths.fresh
+    k = lists.places.shape[1]
+    for j in range(n_followed):
+        other = lists.places[place, j]
+        if other >= 0:
+            prefetch_row(lists.places, other)
+            prefetch_row(fresh, other)
+    _is_first(seen, stamps, stamp, place)
+    for j in range(k):
+        _is_first(seen, stamps, stamp, lists.places[place, j])
+    n_met = 0
+    for j in range(n_followed):
+        other = lists.places[place, j]
+        if other < 0:
+            break
+        # Entries only move down a list, so one that stands here and is not new is taken as followed.
+        all_new = j >= paths.n_before or fresh[place, j]
+        for rank in range(k):
+            found = lists.places[other, rank]
+            if (all_new or fresh[other, rank]) and found >= 0 and _is_first(seen, stamps, stamp, found):
+                met[n_met] = found
+                n_met += 1
+    return n_met
 
 
 @njit(cache=True, nogil=True)

@@ -13,11 +13,11 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .rowstore import copy_range, copy_row, multiply_row
+from .rowstore import copy_range, copy_row, multiply_into, multiply_row
 from .selection import collect_keys, unpack_row
 
 _CHUNK_ROWS = 512  # rows taken out and multiplied at once
-_WORTH_BLAS = 8  # rows from which a product is left to BLAS
+WORTH_BLAS = 8  # rows from which a product is left to BLAS
 
 
 @njit(cache=True, nogil=True)
@@ -70,26 +70,30 @@ def multiply_runs(stored, starts, rows, names, ends, lines) -> None:  # type: ig
     n_names = names.shape[1]
     firsts, pairs = invert_lists(np.ascontiguousarray(names).reshape(-1, 1), len(starts) - 1)
     gathered = np.empty((_CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
+    longest = np.max(np.diff(starts))
+    members, room = np.empty((longest, rows.shape[1]), np.float32), np.empty(_CHUNK_ROWS * longest, np.float32)
     for run in range(len(starts) - 1):
         low, high = starts[run], starts[run + 1]
         for begin in range(firsts[run], firsts[run + 1], _CHUNK_ROWS):
             here = pairs[begin : min(begin + _CHUNK_ROWS, firsts[run + 1])]
             for i in range(len(here)):
                 copy_row(rows[here[i] // n_names], gathered[i])
-            products = _multiply(gathered[: len(here)], stored[low:high])
+            products = _multiply(gathered[: len(here)], stored[low:high], members[: high - low], room)
             for i in range(len(here)):
                 stop = ends[here[i] // n_names, here[i] % n_names]
                 copy_row(products[i], lines[stop - (high - low) : stop])
 
 
 @njit(cache=True, nogil=True)
-def _multiply(rows, stored):  # type: ignore[no-untyped-def]
-    """Return the products of rows with stored ones; a BLAS takes longer to begin than a few rows take."""
-    if len(rows) >= _WORTH_BLAS:
-        members = np.empty(stored.shape, dtype=np.float32)
+def _multiply(rows, stored, members, room):  # type: ignore[no-untyped-def]
+    """Return the products of rows with stored ones; a BLAS takes longer to begin than a few rows take.
+
+    `members` and `room` are for the stored rows as float32 and for the products.
+    """
+    if len(rows) >= WORTH_BLAS:
         copy_range(stored, 0, members)
-        return np.dot(rows, members.T)
-    scores = np.empty((len(rows), len(stored)), dtype=np.float32)
+        return multiply_into(room, rows, members)
+    scores = room[: len(rows) * len(stored)].reshape(len(rows), len(stored))
     for j in range(len(stored)):
         for i in range(len(rows)):
             scores[i, j] = multiply_row(rows[i], stored[j])

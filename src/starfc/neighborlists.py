@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from .rowstore import copy_row
 from .scratch import Scratch
 from .steps import Steps, cut_evenly
 
@@ -146,7 +147,8 @@ def _offer_rows(order, lists, starts, namers, offers, start, better):  # type: i
     for i in range(len(better.places)):
         place = start + i
         places, similarities = better.places[i], better.similarities[i]
-        places[:], similarities[:] = lists.places[place], lists.similarities[place]
+        copy_row(lists.places[place], places)
+        copy_row(lists.similarities[place], similarities)
         for at in range(starts[place], starts[place + 1]):
             if places[-1] >= 0 and offers[at] < similarities[-1]:
                 continue

@@ -29,7 +29,8 @@ from .cells import Cells
 from .centres import RANKED_ROWS, Coarse, rank_cells, rank_line
 from .exact import EQUAL_WITHIN, search_rows
 from .neighborlists import Lists, find_place
-from .rowstore import copy_rows, multiply_row, read_range, take_rows
+from .prefetch import prefetch_row
+from .rowstore import copy_row, copy_rows, multiply_into, multiply_row, read_range, take_rows
 from .scratch import Scratch
 from .selection import mark_others
 from .steps import Steps, cut_evenly
@@ -159,6 +160,7 @@ def _rank_around(rows, edges, first, centres, around, next_best, firsts, probes)
     line, keys = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.uint64)
     listed = np.empty(most, dtype=np.int32)
     known = np.full(len(centres), -1, dtype=np.int32)  # in which cell's turn each was last listed
+    room = np.empty(np.max(np.diff(edges)) * around.shape[1], dtype=np.float32)
     one_run, run_starts = np.zeros(1, dtype=np.int32), np.zeros(2, dtype=np.int64)
     for cell in range(len(around)):
         members = rows[edges[cell] : edges[cell + 1]]
@@ -167,18 +169,21 @@ def _rank_around(rows, edges, first, centres, around, next_best, firsts, probes)
         known[listed[:n_around]] = cell
         known[first + cell] = cell
         copy_rows(centres, listed[:n_around], gathered)
-        products = np.dot(members, gathered[:n_around].T)
+        products = multiply_into(room, members, gathered[:n_around])
         guess = np.float32(-np.inf)
         for i in range(len(members)):
             place = edges[cell] + i
-            line[:n_around] = products[i]
+            copy_row(products[i], line[:n_around])
             n_listed = n_around
             for j in range(next_best.shape[1]):
                 other = _pick_part(next_best[place, j], firsts, place)
                 # Named twice where a row has looked into a group twice, by a rounding.
                 if other >= 0 and known[other] != cell and find_place(listed[n_around:n_listed], other) < 0:
-                    listed[n_listed], line[n_listed] = other, multiply_row(members[i], centres[other])
+                    prefetch_row(centres, other)
+                    listed[n_listed] = other
                     n_listed += 1
+            for j in range(n_around, n_listed):
+                line[j] = multiply_row(members[i], centres[listed[j]])
             run_starts[1] = n_listed
             ranked, scores = probes.cells[place], probes.scores[place]
             ranked[:], scores[:] = -1, -np.inf
@@ -217,10 +222,12 @@ def choose_margin(
     """
     margins = _find_margins(probes, owners, lists, floors, sample)
     candidates = np.unique(margins[np.isfinite(margins)])
+    # One that was chosen to suit a sample suits other rows less, so no smaller margin for chance will do.
+    wanted = recall + _most_for_chance(recall)
     low, high = 0, len(candidates)  # all below `low` will do, none from `high` on
     while low < high:
         middle = (low + high) // 2
-        if _is_reached((margins >= candidates[middle]).mean(axis=1), recall)[0]:
+        if (margins >= candidates[middle]).mean() >= wanted:
             low = middle + 1
         else:
             high = middle
@@ -272,4 +279,9 @@ def _is_reached(per_query: NDArray[np.float64], recall: float) -> tuple[bool, fl
     """Say whether a sample's mean recall is the wanted one with a margin of one standard error, and what it is."""
     mean = float(per_query.mean())
     margin = float(per_query.std()) / np.sqrt(len(per_query))
-    return bool(mean - min(margin, (1 - recall) / 8) >= recall), mean
+    return bool(mean - min(margin, _most_for_chance(recall)) >= recall), mean
+
+
+def _most_for_chance(recall: float) -> float:
+    """Return the largest margin for chance: where much is asked for, it would take too long to be as sure."""
+    return (1 - recall) / 8

@@ -80,6 +80,17 @@ def multiply_row(row, stored) -> np.float32:  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def multiply_into(room, rows, others) -> NDArray[np.float32]:  # type: ignore[no-untyped-def]
+    """Return the products of rows with others, in the flat room given: new room for each costs as much as they do.
+
+    The system has to find and to clear its pages: products of 256 rows with 813 others run at half the speed then.
+    """
+    products: NDArray[np.float32] = room[: len(rows) * len(others)].reshape(len(rows), len(others))
+    np.dot(rows, others.T, products)
+    return products
+
+
+@njit(cache=True, nogil=True)
 def narrow_rows(rows, out) -> None:  # type: ignore[no-untyped-def]
     """Write rows as the bits of halves; nothing may be larger than these can say."""
     for i in range(len(rows)):

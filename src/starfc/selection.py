@@ -12,7 +12,7 @@ kernels lock nothing: no two threads may offer to one row at a time.
 
 numba compiles these into the kernels of other files that call them and keeps the result on disk, and does not notice
 when only this file changes: delete `__pycache__` after an edit here. The same holds of every file whose kernels others
-call: rowstore, halves, lines, centres, neighborlists.
+call: rowstore, halves, prefetch, lines, centres, neighborlists.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 LANES = 64  # scores tested together for "does any of these beat the worst kept"
 _INSERTED = 96  # keys up to which they are sorted by insertion, which takes half the time of numpy for 30 of them
 _FINE_LANES = 32  # where one does, so many are tested again together
+_SHORT_LANES = 16  # numbers of a short line compared together
 _FIRST_STEP = np.float32(0.02)  # from a guessed floor to where it is looked for
 _MOST_STEPS = 40  # to where it is, each twice as long as the last
 _MOST_HALVINGS = 24  # of the last one, beyond which numbers are as good as equal
@@ -304,6 +305,25 @@ def collect_keys(line, floor, first_id: int, keys, n_kept: int) -> int:  # type:
                 keys[i] = pack_key(line[keys[i]], first_id + np.int64(keys[i]))
             n_kept = at
     return n_kept
+
+
+@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # else they are compared one by one
+def find_largest(products, row) -> np.float32:  # type: ignore[no-untyped-def]
+    """Return the largest number of a row.
+
+    By whole lanes, the last of which overlaps the one before: a loop over what is left would take longer than they do.
+    """
+    line = products[row]
+    largest: np.float32 = line[0]
+    n_rest = len(line)
+    if n_rest >= _SHORT_LANES:
+        for begin in range(0, len(line) - _SHORT_LANES + 1, _SHORT_LANES):
+            for j in range(_SHORT_LANES):
+                largest = max(largest, line[begin + j])
+        n_rest = _SHORT_LANES
+    for j in range(n_rest):
+        largest = max(largest, line[len(line) - n_rest + j])
+    return largest
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})  # else they are counted one by one
