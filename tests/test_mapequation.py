@@ -16,6 +16,7 @@ from starfc.flowgraph import build_flow_graph
 from starfc.mapequation import label_by_map_equation, measure_codelength
 from starfc.metrics import pairwise
 from starfc.partition import label_components
+from starfc.prune import EdgeGraph
 
 
 def entropy(shares):
@@ -199,3 +200,10 @@ def take_nodes(graph, nodes):
         if int(graph.targets[e]) in place
     ]
     return make_graph(len(nodes), edges)
+
+
+def test_coarse_tuning_splits_a_module_without_links_to_others():
+    targets = np.array([1, 2, 2, 3, 4, 5, 5], np.int32)
+    triangles = EdgeGraph(np.array([0, 2, 3, 4, 6, 7, 7]), targets, np.ones(7, np.float32))
+    found = mapequation._tune_coarsely(build_flow_graph(triangles), np.zeros(6, np.int32), np.random.default_rng(0))
+    assert found.labels.tolist() == [0, 0, 0, 1, 1, 1] and found.saved > 0

@@ -82,6 +82,14 @@ def test_low_edges_lose_odds_where_all_matches_stand_high(album):
             np.testing.assert_allclose(scores[i, positions], odds / (1 + odds), rtol=1e-4, atol=1e-7)
 
 
+def test_the_order_in_which_rows_are_visited_changes_nothing(album):
+    features, graph, _ = album
+    around = survey_graph(graph, measure_profiles(features).weigh_edges(graph))
+    order = np.random.default_rng(0).permutation(graph.n).astype(np.int32)
+    model = draw_model()
+    np.testing.assert_allclose(predict_edges(around, model, order=order), predict_edges(around, model), atol=1e-6)
+
+
 def test_strangers_stay_alone():
     for n, dim in ((5, 64), (20, 128), (300, 512)):
         features = Features(np.random.default_rng(n).normal(size=(n, dim)))

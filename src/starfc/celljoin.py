@@ -33,7 +33,8 @@ from .workers import get_buffer
 
 _BLOCK_ROWS = 16384
 _SPARSE_ROWS = 8 * _BLOCK_ROWS  # in a tile of which only some are joined, or all, with lists that are there
-_N_TILES = 8  # into which few rows are divided, so that all threads have something to do
+_N_TILES = 16  # into which few rows are divided, so that all threads have something to do
+_PROBE_NUMBERS = 1 << 22  # probes of a tile, beyond which it has fewer rows: they are private memory of each thread
 _SPAN_CELLS = 8192  # cells gone through before memory is let go of, where it is short
 _CHUNK_ROWS = 512  # rows taken out and multiplied at once
 # Products held at once, up to a column of probes. They lead all over the store: of 12 million rows some GB of pages are
@@ -89,7 +90,8 @@ def join_cells(
     if before is None:
         steps.run_tiles(scratch, cut_evenly(len(store), _BLOCK_ROWS), join, "knn: join")
     else:
-        steps.run_tiles(scratch, _cut_tiles(len(store)), offer, "knn: join")
+        n_probes = choose(0, 1).shape[1]
+        steps.run_tiles(scratch, _cut_tiles(len(store), n_probes), offer, "knn: join")
     return lists
 
 
@@ -123,6 +125,7 @@ def join_some(
     """
     lists = open_lists(scratch, *before.places.shape)
     offer_block = _make_offer(store, cells, steps)
+    n_probes = choose(take_rows(store, some[:1])).shape[1]
 
     def join(start: int, stop: int) -> None:
         lists.places[start:stop] = before.places[start:stop]
@@ -130,23 +133,25 @@ def join_some(
         here = some[np.searchsorted(some, start) : np.searchsorted(some, stop)]
         if len(here) == 0:
             return
-        parts = (here[at : at + _BLOCK_ROWS] for at in range(0, len(here), _BLOCK_ROWS))
-        probes = np.concatenate([choose(take_rows(store, part)) for part in parts])
+        probes = np.empty((len(here), n_probes), dtype=np.int32)
+        for at in range(0, len(here), _BLOCK_ROWS):
+            probes[at : at + _BLOCK_ROWS] = choose(take_rows(store, here[at : at + _BLOCK_ROWS]))
         taken = Lists(before.places[here], before.similarities[here])
         offer_block(here, probes, taken)
         lists.places[here], lists.similarities[here] = taken
 
-    steps.run_tiles(scratch, _cut_tiles(len(store)), join, "knn: join")
+    steps.run_tiles(scratch, _cut_tiles(len(store), n_probes), join, "knn: join")
     return lists
 
 
-def _cut_tiles(n: int) -> NDArray[np.int64]:
-    """Return the edges of large tiles of n rows.
+def _cut_tiles(n: int, n_probes: int) -> NDArray[np.int64]:
+    """Return the edges of large tiles of n rows that each have so many probes.
 
-    >>> np.diff(_cut_tiles(200_000)).max(), np.diff(_cut_tiles(5_000_000)).max()
-    (np.int64(25000), np.int64(131072))
+    >>> [int(np.diff(_cut_tiles(5_000_000, n_probes)).max()) for n_probes in (27, 64, 512)]
+    [131072, 65536, 16384]
     """
-    return cut_evenly(n, max(min(_BLOCK_ROWS, _SPARSE_ROWS), min(_SPARSE_ROWS, -(-n // _N_TILES))))
+    most = min(_SPARSE_ROWS, -(-n // _N_TILES), _PROBE_NUMBERS // max(1, n_probes))
+    return cut_evenly(n, max(min(_BLOCK_ROWS, _SPARSE_ROWS), most))
 
 
 def _make_join(

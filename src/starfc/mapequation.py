@@ -15,8 +15,8 @@ are looked at again, modules become the nodes of a smaller graph, and so on unti
 (fine-tuning) and sub-modules (coarse-tuning) are let loose again from what was found, in turns, until neither helps.
 
 Unlike connected components it forgives a few wrong edges; in return it is a heuristic optimum, the same for the same
-seed and any number of threads. Moves (`nodemoves.py`) run on one core, everything else on all of them.
-Memory: a few arrays of n beside the graph.
+seed and any number of threads. Moves (`nodemoves.py`) run on one core, those inside of groups and everything else on
+all. Memory: a few arrays of n beside the graph.
 """
 
 from __future__ import annotations

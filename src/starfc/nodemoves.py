@@ -3,9 +3,9 @@
 In: FlowGraph, labels to begin with, an order of its nodes. Out: labels, what was saved and in how many moves.
 
 Nodes wait in a queue, in the given order at first; later those next to a moved node, outside its new module, wait
-again. Nodes without a link that leaves their module need not wait at first, for all that they could do is to be alone,
-which saves nothing: with p the node's flow, q_m the flow that leaves its module, q >= q_m that of all modules and
-f(x) = x log x, the description becomes longer by
+again. Nodes without a link that leaves their module need not wait at first, unless they stand for several, with walks
+inside of them: all that they could do is to be alone, which saves nothing. With p the node's flow, q_m the flow that
+leaves its module, q >= q_m that of all modules and f(x) = x log x, the description becomes longer by
 
     2 p + f(q + 2p) - f(q) - 2 (f(q_m + p) - f(q_m)) >= 2 p,    because f' rises.
 
@@ -55,7 +55,9 @@ def move_nodes(
         In nats and weights.
     """
     outward = graph.sum_links(labels, inside=False)
-    queue, first = np.empty(graph.n_nodes, dtype=np.int32), order[outward[order] > 0]
+    # sums of the same links in the same order, so that they are equal to the bit where no walk is inside of a node
+    waits = (outward > 0) | (graph.flows > graph.sum_links(labels, inside=True))
+    queue, first = np.empty(graph.n_nodes, dtype=np.int32), order[waits[order]]
     queue[: len(first)] = first
     moved = labels.copy()
     n_moves, saved = _move_all(
@@ -282,7 +284,7 @@ def _wake_neighbors(i, offsets, targets, labels, groups, queue, waiting, head, n
     n = len(queue)
     for e in range(offsets[i], offsets[i + 1]):
         j = targets[e]
-        if labels[j] != labels[i] and not waiting[j] and (len(groups) == 0 or groups[j] == groups[i]):
+        if (len(groups) == 0 or groups[j] == groups[i]) and labels[j] != labels[i] and not waiting[j]:
             tail = head + n_waiting
             queue[tail if tail < n else tail - n] = j
             waiting[j] = True

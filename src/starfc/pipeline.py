@@ -30,8 +30,7 @@ from .labels import save_labels
 from .model import Model, load_model
 from .partition import partition_graph
 from .progress import Progress, silent
-from .prune import prune_edges
-from .relational import PREFERENCES
+from .prune import EdgeGraph, prune_edges
 from .residency import keep_within
 from .score import ScoredEdges
 from .scratch import Scratch
@@ -263,8 +262,15 @@ def _partition(
         scored, tau1=settings.tau1, tau2=settings.tau2, aggregate=settings.aggregate, edges=settings.edges,
         scratch=scratch,
     )  # fmt: skip
-    labels = partition_graph(graph, partition=settings.partition, seed=settings.seed, scratch=scratch)
-    # who asks for precision wants doubtful faces left alone
-    if settings.partition == "refined" and (settings.tau1 or 0.0) <= PREFERENCES["balanced"]:
-        labels = place_strays(scored, labels)
+    labels = label_faces(scored, graph, settings, scratch)
     return labels if constraints is None else apply_constraints(labels, graph, constraints)
+
+
+def label_faces(
+    scored: ScoredEdges, graph: EdgeGraph, settings: Settings, scratch: Scratch | None = None
+) -> NDArray[np.int64]:
+    """Read the clusters off the pruned graph, and find a place for strays unless precision is preferred."""
+    labels = partition_graph(graph, partition=settings.partition, seed=settings.seed, scratch=scratch)
+    if settings.partition == "refined" and (settings.tau1 or 0.0) <= settings.strays_up_to:
+        return place_strays(scored, labels)
+    return labels

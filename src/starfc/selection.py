@@ -309,7 +309,7 @@ def collect_keys(line, floor, first_id: int, keys, n_kept: int) -> int:  # type:
 
 @njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # else they are compared one by one
 def find_largest(products, row) -> np.float32:  # type: ignore[no-untyped-def]
-    """Return the largest number of a row.
+    """Return the largest number of a row that is not empty.
 
     By whole lanes, the last of which overlaps the one before: a loop over what is left would take longer than they do.
     """

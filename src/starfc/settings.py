@@ -37,6 +37,7 @@ class Settings:
     partition: str = "components"
     k_counts_self: bool = False
     seed: int = 0  # of the map equation
+    strays_up_to: float = PREFERENCES["balanced"]  # tau_1 up to which strays join others: above, precision is wanted
 
     @property
     def k(self) -> int:
@@ -113,6 +114,7 @@ def settle(
         partition=partition or _settle_partition(config, chosen_scorer),
         k_counts_self=model is not None and model.config.k_counts_self,
         seed=seed,
+        strays_up_to=config.tau1 if config is not None else PREFERENCES["balanced"],
     )
 
 

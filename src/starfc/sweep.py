@@ -15,8 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .metrics import bcubed, pairwise
-from .partition import partition_graph
-from .pipeline import Settings
+from .pipeline import Settings, label_faces
 from .progress import Progress, silent
 from .prune import EdgeGraph, measure_intimacy, prune_edges
 from .score import ScoredEdges
@@ -80,7 +79,7 @@ def sweep_thresholds(
     progress("sweep", 0, len(tau1) * len(tau2))
     for first in tau1:
         for second, graph in _refine_at_each(scored, replace(settings, tau1=first), tau2):
-            labels = partition_graph(graph, partition=settings.partition, seed=settings.seed)
+            labels = label_faces(scored, graph, replace(settings, tau1=first))
             row = SweepRow(first, second, int(labels.max(initial=-1)) + 1, int(np.bincount(labels).max(initial=0)))
             if truth is not None:
                 row = replace(row, pairwise_f=pairwise(truth, labels).f, bcubed_f=bcubed(truth, labels).f)
