@@ -1,0 +1,106 @@
+"""Without labels, on parts of the real sets and on what other embedders might have made of them.
+
+    python benchmarks/guises.py [--data ../shared/data] [--only lfw] [--opponents infomap_cosine hac chinese_whispers]
+
+Parts: people with so many faces, so many faces of each. Guises: random projections to fewer dimensions, principal
+components, noise, an embedder off its centre, one whose numbers are never negative. Ours has no option; of the
+opponents, each with the setting that is best for the labels of that very collection, the best counts. Prints markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+import starfc
+from starfc.features import Features
+from starfc.knn import build_knn
+from unsupervised import measure, run_opponent
+
+Rows = NDArray[np.float32]
+Labels = NDArray[np.int64]
+Collection = tuple[str, Rows, Labels]
+_DENSE = 100  # faces of each of pins105 that guises are made of
+
+
+def normalise(rows: Rows) -> Rows:
+    """Scale rows to length one."""
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), dtype=np.float32)
+
+
+def load_set(data: Path, name: str) -> tuple[Rows, Labels]:
+    """Read a set as unit rows."""
+    rows = np.load(data / f"{name}.features.npy").astype(np.float32)
+    return normalise(rows), np.load(data / f"{name}.labels.npy").astype(np.int64)
+
+
+def take_part(
+    rows: Rows, labels: Labels, rng: np.random.Generator, *, sizes: tuple[int, int] = (1, 1 << 30), most: int = 1 << 30
+) -> tuple[Rows, Labels]:
+    """Take people with so many faces, and at most so many faces of each."""
+    people, counts = np.unique(labels, return_counts=True)
+    chosen = people[(counts >= sizes[0]) & (counts <= sizes[1])]
+    faces = [rng.permutation(np.flatnonzero(labels == person))[:most] for person in chosen]
+    kept = np.sort(np.concatenate(faces))
+    return rows[kept], labels[kept]
+
+
+def draw_guises(rows: Rows, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
+    """Yield the rows as other embedders might have made them."""
+    dim = rows.shape[1]
+    for width in (128, 64):
+        yield f"projected to {width}", normalise(rows @ rng.standard_normal((dim, width), dtype=np.float32))
+    centred = rows - rows.mean(axis=0)
+    axes = np.linalg.svd(centred[::3], full_matrices=False)[2][:64]
+    yield "64 principal components", normalise(centred @ axes.T)
+    for strength in (0.7, 1.2):
+        noise = normalise(rng.standard_normal(rows.shape, dtype=np.float32))
+        yield f"noise {strength}", normalise(rows + np.float32(strength) * noise)
+    yield "off centre", normalise(rows + normalise(rng.standard_normal((1, dim), dtype=np.float32)))
+    yield "never negative", normalise(np.maximum(rows @ rng.standard_normal((dim, 256), dtype=np.float32), 0))
+
+
+def open_collections(data: Path, only: list[str], seed: int) -> Iterator[Collection]:
+    """Yield parts and guises of the sets."""
+    parts = {
+        "lfw": [((2, 1 << 30), 1 << 30), ((2, 5), 1 << 30), ((2, 2), 2), ((10, 1 << 30), 1 << 30)],
+        "pins105": [((1, 1 << 30), most) for most in (2, 5, 20, 60)],
+        "fiw_a": [((5, 1 << 30), 1 << 30), ((1, 4), 4), ((2, 1 << 30), 3)],
+    }
+    for name in only:
+        rng = np.random.default_rng(seed)
+        rows, labels = load_set(data, name)
+        for sizes, most in parts[name]:
+            title = f"{name}, people of {sizes[0]} to {min(sizes[1], len(rows))} faces, at most {min(most, len(rows))}"
+            yield title, *take_part(rows, labels, rng, sizes=sizes, most=most)
+        if name == "pins105":
+            rows, labels = take_part(rows, labels, rng, most=_DENSE)
+        for title, guise in draw_guises(rows, rng):
+            yield f"{name}, {title}", guise, labels
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path("../shared/data"))
+    parser.add_argument("--only", nargs="+", default=["lfw", "fiw_a", "pins105"])
+    parser.add_argument("--opponents", nargs="*", default=["infomap_cosine", "hac", "chinese_whispers"])
+    parser.add_argument("--seed", type=int, default=5)
+    options = parser.parse_args()
+    print("| collection | faces | people | starfc, no options | best opponent, label-tuned |\n|---|---|---|---|---|")
+    for title, rows, labels in open_collections(options.data, options.only, options.seed):
+        features = Features(rows)
+        ours = measure(labels, starfc.cluster(features).labels)
+        graph = build_knn(features, k=min(80, len(features) - 1))
+        tried = [s for name in options.opponents for s in run_opponent(name, features, graph, labels).values()]
+        best = [max((score[metric] for score in tried), default=0.0) for metric in (0, 1)]
+        counts = f"{len(labels):,} | {len(np.unique(labels)):,}"
+        print("| {} | {} | {:.2f} / {:.2f} | {:.2f} / {:.2f} |".format(title, counts, *ours, *best), flush=True)
+
+
+if __name__ == "__main__":
+    main()
