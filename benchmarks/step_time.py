@@ -115,19 +115,23 @@ def main() -> None:
     if options.child:
         print(json.dumps(measure(*options.child, options.steps)))
         return
-    results = []
-    if options.features:
-        results.append(run_apart(options.features, options.labels, options.folder / "work", options.steps))
-    else:
-        results += [run_size(options, faces) for faces in options.faces]
     print("| faces | people | s per step | CPU-s per step | nodes/s | edges/s | s before the first step | peak GB |")
-    print("|---|---|---|---|---|---|---|---|")
-    for found in results:
-        print(
-            f"| {found['faces']:,} | {found['people']:,} | {found['step_s']:.3f} | {found['step_cpu_s']:.3f} |"
-            f" {found['nodes_per_s']:,.0f} | {found['edges_per_s']:,.0f} | {found['before_s']:.1f} |"
-            f" {found['peak_rss_gb']:.2f} |"
-        )
+    print("|---|---|---|---|---|---|---|---|", flush=True)
+    if options.features:
+        print_row(run_apart(options.features, options.labels, options.folder / "work", options.steps))
+    else:
+        for faces in options.faces:
+            print_row(run_size(options, faces))
+
+
+def print_row(found: dict[str, Any]) -> None:
+    """Print a line of the table."""
+    print(
+        f"| {found['faces']:,} | {found['people']:,} | {found['step_s']:.3f} | {found['step_cpu_s']:.3f} |"
+        f" {found['nodes_per_s']:,.0f} | {found['edges_per_s']:,.0f} | {found['before_s']:.1f} |"
+        f" {found['peak_rss_gb']:.2f} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
