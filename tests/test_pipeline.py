@@ -68,12 +68,17 @@ def test_a_preference_moves_along_the_probability():
         starfc.cluster(rows, prefer="recall", tau1=0.5)
 
 
-def test_a_face_that_nobody_claims_joins_those_around_it_unless_precision_is_preferred():
+def two_people_and_a_stray():
+    """Return settings and scored edges of two people with 50 faces each, and of a face that is not quite the first."""
     neighbors = np.array([[i // 50 * 50 + (i + step) % 50 for step in range(1, 11)] for i in range(100)] + [range(10)])
     scores = np.full(neighbors.shape, 0.99, np.float32)
     scores[100] = 0.3
     settings = starfc.pipeline.Settings(10, "relational", 0.7, None, partition="refined")
-    scored = ScoredEdges(neighbors.astype(np.int32), scores)
+    return settings, ScoredEdges(neighbors.astype(np.int32), scores)
+
+
+def test_a_face_that_nobody_claims_joins_those_around_it_unless_precision_is_preferred():
+    settings, scored = two_people_and_a_stray()
     clusters = starfc.Clusters(np.zeros(101, np.int64), settings, scored)
     assert clusters.rethreshold().labels.tolist() == [0] * 50 + [1] * 50 + [0]
     assert clusters.rethreshold(tau1=0.9).labels.tolist() == [0] * 50 + [1] * 50 + [2]

@@ -5,9 +5,8 @@ import starfc
 from starfc.errors import InputError
 from starfc.metrics import evaluate
 from starfc.plots import draw_sweep
-from starfc.score import ScoredEdges
 from starfc.sweep import sweep_thresholds
-from test_pipeline import clustered
+from test_pipeline import clustered, two_people_and_a_stray
 from test_score import random_model
 
 
@@ -26,11 +25,7 @@ def test_every_row_equals_a_run_of_its_own(edges):
 
 
 def test_strays_find_their_place_in_a_sweep_as_in_a_run():
-    neighbors = np.array([[i // 50 * 50 + (i + step) % 50 for step in range(1, 11)] for i in range(100)] + [range(10)])
-    scores = np.full(neighbors.shape, 0.99, np.float32)
-    scores[100] = 0.3
-    settings = starfc.pipeline.Settings(10, "relational", 0.7, None, partition="refined")
-    scored = ScoredEdges(neighbors.astype(np.int32), scores)
+    settings, scored = two_people_and_a_stray()
     table = sweep_thresholds(scored, settings, tau1=[0.7, 0.9], tau2=[None])
     assert [(row.n_clusters, row.largest) for row in table] == [(2, 51), (3, 50)]
 

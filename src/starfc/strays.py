@@ -8,8 +8,8 @@ that nobody claims are blurred pictures of the hundred. The share of faces left 
 14 % of fiw_a, .2 % of pins105, where nine in ten of those left over belong to whom most of their neighbours belong to.
 
 So where no more than `_FEW` of the faces are strays (in clusters of one or two), a stray goes to the cluster that has
-half or more of its nearest neighbours, if any link to it is not hopeless. Chosen on pins105 and parts of it, worlds 905
-to 969 and crowded worlds; no more can be lost by it than the strays there are.
+half or more of its nearest neighbours, if any link to it is not hopeless. Chosen on pins105 and parts of it and a
+few worlds from 905 on, and looked at up to 946; no more can be lost by it than the strays there are.
 """
 
 from __future__ import annotations
