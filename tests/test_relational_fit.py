@@ -87,9 +87,9 @@ def test_nobody_fills_a_collection():
 def test_of_equal_thresholds_the_highest_is_chosen():
     scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
     scores[1, 1, 2:6] = 1.0
-    assert choose_setting(scores).tau1 == relational_fit._THRESHOLDS[4]  # the next is at the edge of them
+    assert choose_setting(scores, np.zeros(2)).tau1 == relational_fit._THRESHOLDS[4]  # the next is at the edge of them
     scores[1, 1] = 1.0
-    assert choose_setting(scores).tau1 == relational_fit._THRESHOLDS[-1]
+    assert choose_setting(scores, np.zeros(2)).tau1 == relational_fit._THRESHOLDS[-1]
 
 
 def test_a_network_that_nobody_could_judge_is_not_taken(small):
@@ -115,10 +115,16 @@ def test_scores_are_those_of_the_pipeline(faces):
     rows, labels = faces[0][:300], faces[1][:300]
     gcn = train(rows, labels, preset="gcn", steps=2, hidden=(8,), held_out=0.0, threads=1)
     judged = np.arange(300) % 3 > 0
-    scores = Judged(Features(rows), labels, judged).score([load_shipped()], gcn)
-    assert scores.shape == (2, 2, len(relational_fit._THRESHOLDS), 2)
-    for number, beside in enumerate((None, gcn)):
-        model = make_model(load_shipped(), dim=32, tau1=0.5, training={}, gcn=beside)
+    scores, losses = Judged(Features(rows), labels, judged).score([load_shipped()], gcn)
+    assert scores.shape == (3, 2, len(relational_fit._THRESHOLDS), 2) and losses.shape == (3,)
+    for number, (beside, weight) in enumerate(((None, 0.5), (gcn, 0.25), (gcn, 0.5))):
+        model = make_model(load_shipped(), dim=32, tau1=0.5, training={}, gcn=beside, gcn_weight=weight)
+        edges = starfc.cluster(rows, model=model).scored
+        each = []
+        for i in np.flatnonzero(judged):
+            for j, p in zip(edges.neighbors[i], edges.scores[i].astype(float), strict=True):
+                each.append(-np.log(np.clip(p if labels[j] == labels[i] else 1 - p, 1e-5, 1 - 1e-5)))
+        assert losses[number] == pytest.approx(np.mean(each), rel=1e-3)
         for place, partition in enumerate(("refined", "components")):
             for at in (1, 5):
                 tau1 = relational_fit._THRESHOLDS[at]
@@ -127,22 +133,32 @@ def test_scores_are_those_of_the_pipeline(faces):
 
 
 def test_another_kind_must_be_better_to_be_chosen():
-    scores = np.full((3, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
+    scores = np.full((4, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
+    losses = np.array([0.1, 0.2, 0.1, 0.3])
     scores[0, 0, 2] = 0.8
-    scores[1, 1, 4] = 0.801
-    assert choose_setting(scores) == relational_fit.Choice("shipped", "refined", 0.5, 0.8, 0.8)
-    scores[2, 1, 4] = [0.8, 0.9]
-    found = choose_setting(scores)
+    scores[1, 0, 4] = 0.803
+    assert choose_setting(scores, losses) == relational_fit.Choice("shipped", "refined", 0.5, 0.8, 0.8)
+    scores[3, 1, 4] = [0.8, 0.9]
+    found = choose_setting(scores, losses)
     assert found == relational_fit.Choice("combined", "components", 0.7, 0.8, 0.9)
     assert found.mean_f == pytest.approx(0.85)
+
+
+def test_a_kind_that_knows_the_edges_better_need_not_be_clearly_better():
+    scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.8)
+    scores[1, 0] += 0.001
+    assert choose_setting(scores, np.array([0.1, 0.11])).kind == "shipped"
+    assert choose_setting(scores, np.array([0.1, 0.09])).kind == "fitted"
+    scores[1, 0] -= 0.002
+    assert choose_setting(scores, np.array([0.1, 0.09])).kind == "shipped"
 
 
 def test_components_must_be_clearly_better():
     scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.8)
     scores[:, 1] += 0.9 * relational_fit._LEAST_GAIN_OF_COMPONENTS
-    assert choose_setting(scores).partition == "refined"
+    assert choose_setting(scores, np.zeros(2)).partition == "refined"
     scores[:, 1] += 0.2 * relational_fit._LEAST_GAIN_OF_COMPONENTS
-    assert choose_setting(scores).partition == "components"
+    assert choose_setting(scores, np.zeros(2)).partition == "components"
 
 
 def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
@@ -155,7 +171,7 @@ def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
     assert len(facts["history"]) == 3 and len(reports) == 6
     assert "round 1/3" in str(reports[0])
     assert 0 < facts["pairwise_f"] <= 1 and 0 < facts["bcubed_f"] <= 1
-    assert set(facts["history"][0]["scores"]) == {"shipped", "fitted", "combined"}
+    assert set(facts["history"][0]["scores"]) == {"shipped", "fitted", "advised", "combined"}
     assert model.config.scorer in ("relational", "combined")
     starfc.cluster(faces[0], model=model)
 

@@ -63,12 +63,14 @@ def test_a_work_folder_tells_networks_apart(model, faces, tmp_path):
     assert not np.array_equal(first.scored.scores, other.scored.scores)
 
 
-@pytest.fixture
-def combined(model):
+@pytest.fixture(params=[0.25, 0.5])
+def combined(model, request):
     rng = np.random.default_rng(0)
     tensors = {name: rng.normal(size=shape).astype(np.float32) for name, shape in expected_shapes(32, (4,)).items()}
     gcn = Model(ModelConfig(dim=32, hidden=(4,), k=12), tensors)
-    return make_model(load_shipped(), dim=32, tau1=0.4, training={}, gcn=gcn, partition="components")
+    return make_model(
+        load_shipped(), dim=32, tau1=0.4, training={}, gcn=gcn, gcn_weight=request.param, partition="components"
+    )
 
 
 def test_combined_scores_are_the_mean_of_log_odds(combined, faces, tmp_path):
@@ -88,7 +90,8 @@ def test_combined_scores_are_the_mean_of_log_odds(combined, faces, tmp_path):
     for i in range(0, 400, 37):
         for slot in range(12):
             p, q = (np.clip(scores[i, slot], 1e-6, 1 - 1e-6) for scores in (relations.scores.astype(np.float64), gcn))
-            odds = np.sqrt(p / (1 - p) * q / (1 - q))
+            weight = combined.config.gcn_weight
+            odds = np.exp((1 - weight) * np.log(p / (1 - p)) + weight * np.log(q / (1 - q)))
             expected = odds / (1 + odds) if relations.scores[i, slot] > 0 else 0.0
             assert found.scored.scores[i, slot] == pytest.approx(expected, rel=2e-2, abs=1e-4)
 

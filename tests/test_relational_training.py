@@ -87,6 +87,14 @@ def test_a_residual_lowers_the_loss_and_repeats(faces):
     assert not (other.weights[0] == fitted.weights[0]).all()
 
 
+def test_a_share_of_a_half_is_the_mean_of_both_log_odds(faces):
+    sample = sample_edges(*faces, n_edges=3000, k=20)
+    whole, half = (fit_residual([sample], load_shipped(), steps=30, share=share) for share in (1.0, 0.5))
+    before, after = (model.predict(sample.relations) for model in (load_shipped(), whole))
+    np.testing.assert_allclose(half.predict(sample.relations), (before + after) / 2, atol=1e-3)
+    assert np.abs(before - after).max() > 0.05
+
+
 def test_fitting_to_ones_own_people_helps_with_others():
     rows, labels = make_faces(1500, people=300, dim=48, seed=9, kinship=1.0, noise=1.5)
     known = labels < 150

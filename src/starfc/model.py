@@ -45,12 +45,14 @@ class ModelConfig:
     edges: str = "directed"
     partition: str = "components"
     relations: tuple[str, ...] = ()  # that a relational model reads
+    gcn_weight: float = 0.5  # of the GCN's log-odds beside those of relations
     training: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if type(self.k) is not int or self.n_neighbors < 1:
             raise ModelError(f"the model's k ({self.k}) must be a whole number of 1 or more; train it again")
-        for name, value, lowest in (("tau_1", self.tau1, -1), ("tau_2", self.tau2, 0)):
+        limited = (("tau_1", self.tau1, -1), ("tau_2", self.tau2, 0), ("gcn_weight", self.gcn_weight, 0))
+        for name, value, lowest in limited:
             if value is not None and not lowest <= value <= 1:
                 raise ModelError(f"the model's {name} ({value}) must be between {lowest} and 1; train it again")
 
@@ -124,6 +126,7 @@ class Model:
             "edges": config.edges,
             "partition": config.partition,
             "relations": list(config.relations),
+            "gcn_weight": config.gcn_weight,
             "training": config.training,
         }
 
@@ -134,7 +137,11 @@ class Model:
             or "- not recorded"
         )
         if config.relations:
-            beside = f" and, beside them, by the GCN of STAR-FC (k {config.k})" if config.scorer == "combined" else ""
+            beside = (
+                f" and, beside them, by the GCN of STAR-FC (k {config.k}, weight {config.gcn_weight})"
+                if config.scorer == "combined"
+                else ""
+            )
             what = (
                 f"Scores the edges of a kNN graph of face vectors by {len(config.relations)} relations of their ends"
                 f"{beside}, layers {list(config.hidden)}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
@@ -228,6 +235,7 @@ def _config_from_json(raw: dict[str, Any], folder: Path) -> ModelConfig:
             edges=str(raw["edges"]),
             partition=str(raw["partition"]),
             relations=tuple(str(name) for name in raw.get("relations", ())),
+            gcn_weight=float(raw.get("gcn_weight", 0.5)),
             training=dict(raw["training"]),
         )
     except ModelError:

@@ -12,6 +12,9 @@ because an edge means something else among two thousand faces than among ten tho
 faces than where they have two. Without the last, a network fitted to people with 5 and 167 faces lost nearly all links
 of a collection in which most have one or two.
 
+Few people teach little, and what they teach is partly of them alone. So only half of what was learned is added to the
+shipped network's log-odds, and the GCN has a quarter of the say, or a half where it proves as good.
+
 People are held out in turns: a share of them, then others, up to three times. Each time network and GCN learn from the
 rest, and the faces held out are clustered, by themselves and in company: by the shipped network, by the new one, and by
 the new one with the GCN, at several thresholds, by components and by the refined partition. What was best on average is
@@ -50,11 +53,15 @@ _MOST_FACES = 16_000  # of a collection: more would take longer and teach the sa
 _PARTS = ((1, None), (2, None), (2, None), (4, None), (4, None), (1, 4), (1, 2))
 _EDGES = 30_000  # described of a collection
 _MOST_ROUNDS = 3
-_KINDS = ("shipped", "fitted", "combined")
+_LEARNED_SHARE = 0.5  # of what was learned from the people at hand: the mean of old and new is better than either
+_GCN_WEIGHTS = {"advised": 0.25, "combined": 0.5}
+_KINDS = ("shipped", "fitted", *_GCN_WEIGHTS)
 _PARTITIONS = ("refined", "components")
 _FEWEST_FOR_GCN = 50  # people; fewer than that are all it would ever know
 _THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-_LEAST_GAIN = 0.004  # of mean F, for the new network to be taken: it knows these people, the shipped one many worlds
+# Of mean F, for a kind that does not know the edges better: it knows these people, the shipped network many worlds.
+_LEAST_GAIN = 0.004
+_SUREST = np.float32(1e-5)  # probability that counts as no surer
 # Of mean F, for components to be taken: they chain the more people there are, and those held out are few.
 _LEAST_GAIN_OF_COMPONENTS = 0.01
 # What a random number is for: streams of one seed must differ.
@@ -70,7 +77,8 @@ class Choice:
 
     Attributes
     ----------
-    kind : {"shipped", "fitted", "combined"}
+    kind : {"shipped", "fitted", "advised", "combined"}
+        The last two are with a GCN.
     partition : {"refined", "components"}
     tau1 : float
     pairwise_f, bcubed_f : float
@@ -106,10 +114,12 @@ class Judged:
 
     def score(
         self, networks: list[RelationalModel], gcn: Model | None = None, k: int | None = None
-    ) -> NDArray[np.float64]:
-        """Return pairwise and BCubed F of every kind, partition and threshold, (kinds, 2, thresholds, 2).
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return F scores and losses of every kind.
 
-        A kind is each network by itself, and the last one together with the GCN, if there is one.
+        The first are pairwise and BCubed F by partition and threshold, (kinds, 2, thresholds, 2); the others the mean
+        cross entropy of the edges of judged faces, (kinds,). A kind is each network by itself, and the last one
+        together with the GCN, if there is one, by each weight.
         """
         profiles = measure_profiles(self.features)
         wanted = k or choose_k(self.features, profiles)
@@ -118,8 +128,17 @@ class Judged:
         if gcn is not None:
             n_near = gcn.config.n_neighbors
             near = KnnGraph(graph.neighbors[:, :n_near], graph.similarities[:, :n_near], graph.order)
-            scored.append(combine_scores(scored[-1], score_edges(self.features, near, gcn)))
-        return np.array([[self._score_thresholds(edges, part) for part in _PARTITIONS] for edges in scored])
+            by_gcn = score_edges(self.features, near, gcn)
+            scored += [combine_scores(scored[-1], by_gcn, weight) for weight in _GCN_WEIGHTS.values()]
+        scores = [[self._score_thresholds(edges, part) for part in _PARTITIONS] for edges in scored]
+        return np.array(scores), np.array([self._measure_loss(edges) for edges in scored])
+
+    def _measure_loss(self, scored: ScoredEdges) -> float:
+        """Return the mean cross entropy of the edges of judged faces."""
+        neighbors = scored.neighbors[self.judged]
+        same = (self.labels[neighbors] == self.labels[self.judged, None])[neighbors >= 0]
+        found = np.clip(scored.scores[self.judged][neighbors >= 0], _SUREST, 1 - _SUREST)
+        return float(-np.log(np.where(same, found, 1 - found)).mean(dtype=np.float64))
 
     def _score_thresholds(self, scored: ScoredEdges, partition: str) -> list[tuple[float, float]]:
         """Return the F scores of the clusters at each threshold."""
@@ -174,7 +193,8 @@ def train_relations(
     is_new = "start" in network.facts
     training = facts | _list_choice(choice, is_new) | (network.facts if is_new else {}) | {"history": history}
     tau1, partition = (PREFERENCES["balanced"], "refined") if choice is None else (choice.tau1, choice.partition)
-    return make_model(network, dim=features.dim, tau1=tau1, training=training, gcn=gcn, partition=partition)
+    weight = {} if gcn is None or choice is None else {"gcn_weight": _GCN_WEIGHTS[choice.kind]}
+    return make_model(network, dim=features.dim, tau1=tau1, training=training, gcn=gcn, partition=partition, **weight)
 
 
 def fit_people(
@@ -233,7 +253,7 @@ def fit_people(
     describe = _Describer(features, labels, k, seed, workdir or Workdir(None), depends_on or {})
     fit = _Fitter(describe, known, steps, hidden, seed)
     make_gcn = train_gcn if train_gcn is not None and len(index) >= _FEWEST_FOR_GCN else lambda name, people: None
-    judged: list[NDArray[np.float64]] = []
+    judged: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     rounds = divide_rounds(index, held_out, seed)
     for number, held_out_people in enumerate(rounds):
         learned, held = split_at(index, held_out_people)
@@ -242,34 +262,38 @@ def fit_people(
         gcn = make_gcn(f"round{number}", learned)
         seen = gather_judged(features, labels, learned, held, [seed, _COMPANY, number])
         judged += [collection.score(networks, gcn, k) for collection in seen]
-        best = np.mean(judged[-len(seen) :], axis=(0, 4)).max(axis=(1, 2))
+        best = np.mean([scores for scores, _ in judged[-len(seen) :]], axis=(0, 4)).max(axis=(1, 2))
         scores = {kind: round(float(score), 6) for kind, score in zip(_KINDS, best, strict=False)}
         on_report(RoundReport(number + 1, len(rounds), len(held), scores))
     progress("held-out people", len(rounds), len(rounds))
-    choice = choose_setting(np.mean(judged, axis=0)) if judged else None
+    choice = choose_setting(*(np.mean(figures, axis=0) for figures in zip(*judged, strict=True))) if judged else None
     is_unproved = choice is None and held_out > 0
     if is_unproved or (choice is not None and choice.kind == "shipped"):
         return known, None, choice
     fitted = fit(index, "all", progress)
     if fitted is None:
         return known, None, None
-    is_combined = choice is not None and choice.kind == "combined"
-    return fitted, make_gcn("all", index) if is_combined else None, choice
+    with_gcn = choice is not None and choice.kind in _GCN_WEIGHTS
+    return fitted, make_gcn("all", index) if with_gcn else None, choice
 
 
-def choose_setting(scores: NDArray[np.float64]) -> Choice:
-    """Choose from mean F scores (kinds, partitions, thresholds, 2): the first, unless others are clearly better.
+def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> Choice:
+    """Choose by mean F scores (kinds, partitions, thresholds, 2) and losses (kinds,).
 
-    Thresholds are compared by a running mean over three, which is less at the mercy of a few large people.
+    The first kind, unless another is clearly better, or is better and knows the edges better too: F hangs on a few
+    large people, the cross entropy is of all edges. Thresholds are compared by a running mean over three, which is less
+    at the mercy of those few as well.
 
     >>> scores = np.zeros((2, 2, len(_THRESHOLDS), 2))
     >>> scores[1, 0, 3] = 0.9
-    >>> choose_setting(scores).kind, choose_setting(scores).tau1
+    >>> choice = choose_setting(scores, np.array([0.1, 0.1]))
+    >>> choice.kind, choice.tau1
     ('fitted', 0.6)
     """
     means = scores.mean(axis=3)
     padded = np.pad(means, ((0, 0), (0, 0), (1, 1)), mode="edge")
     smooth = 0.25 * padded[..., :-2] + 0.5 * padded[..., 1:-1] + 0.25 * padded[..., 2:]
+    smooth[losses >= losses[0]] -= _LEAST_GAIN
     smooth[0] += _LEAST_GAIN
     smooth[:, 1:] -= _LEAST_GAIN_OF_COMPONENTS
     # Of equally good thresholds the highest: wrong links multiply in a collection of more people, lost ones do not.
@@ -337,8 +361,9 @@ class _Fitter:
             return None
         facts = {"start": "shipped", "n_edges": len(targets)}
         return fit_residual(
-            samples, self.start, steps=self.steps, hidden=self.hidden, seed=self.seed, facts=facts, progress=progress
-        )
+            samples, self.start, hidden=self.hidden, share=_LEARNED_SHARE, steps=self.steps, seed=self.seed,
+            facts=facts, progress=progress,
+        )  # fmt: skip
 
 
 def draw_people(

@@ -1,9 +1,9 @@
 """Networks of relations in a model folder, alone or together with a GCN.
 
 In: a Model whose scorer is "relational" or "combined". Out: the RelationalModel that scores edges, and the probability
-of edges that both have scored: with o the log-odds of each,
+of edges that both have scored: with o the log-odds of each and w the weight of the GCN, a quarter or a half,
 
-    log p / (1 - p) = (o_relations + o_gcn) / 2.
+    log p / (1 - p) = (1 - w) o_relations + w o_gcn.
 
 They make different mistakes: relations know the embedder and the collection only by their statistics, the GCN reads the
 features themselves. The folder is that of any model (`model.py`); its tensors are the network's layers and the ranges
@@ -37,6 +37,7 @@ def make_model(
     tau1: float,
     training: dict[str, Any],
     gcn: Model | None = None,
+    gcn_weight: float = 0.5,
     partition: str = "refined",
 ) -> Model:
     """Make a model of a network, with or without a GCN beside it, to be saved and used like any other.
@@ -47,7 +48,7 @@ def make_model(
     """
     shared: dict[str, Any] = {"tau1": tau1, "tau2": None, "partition": partition, "relations": RELATIONS}
     if gcn is not None:
-        config = replace(gcn.config, scorer="combined", training=training, **shared)
+        config = replace(gcn.config, scorer="combined", gcn_weight=gcn_weight, training=training, **shared)
         return Model(config, network.tensors | gcn.tensors)
     widths = tuple(len(bias) for bias in network.biases[:-1])
     config = ModelConfig(dim=dim, hidden=widths, scorer="relational", k=_USUAL_K, training=training, **shared)
@@ -76,7 +77,7 @@ def open_network(model: Model) -> RelationalModel:
         raise ModelError(f"the model lacks the tensor {error}; the folder is damaged, train it again") from error
 
 
-def combine_scores(relations: ScoredEdges, gcn: ScoredEdges) -> ScoredEdges:
+def combine_scores(relations: ScoredEdges, gcn: ScoredEdges, gcn_weight: float = 0.5) -> ScoredEdges:
     """Combine what both say of the edges that both have scored; beyond the GCN's lists, relations have the word alone.
 
     Parameters
@@ -85,6 +86,8 @@ def combine_scores(relations: ScoredEdges, gcn: ScoredEdges) -> ScoredEdges:
         (n, k) probabilities; 0 where there is no evidence, and so in the result.
     gcn : ScoredEdges
         (n, k' <= k) probabilities of the first k' neighbours.
+    gcn_weight : float
+        Of its log-odds, from 0 to 1; those of relations have the rest.
 
     Returns
     -------
@@ -104,7 +107,7 @@ def combine_scores(relations: ScoredEdges, gcn: ScoredEdges) -> ScoredEdges:
     def combine_tile(start: int, stop: int) -> None:
         first, second = relations.scores[start:stop, :k], gcn.scores[start:stop]
         odds = [p / (1 - p) for p in (np.clip(part, _LEAST, 1 - _LEAST) for part in (first, second))]
-        both = np.sqrt(odds[0] * odds[1])
+        both = odds[0] ** np.float32(1 - gcn_weight) * odds[1] ** np.float32(gcn_weight)
         scores[start:stop, :k] = np.where(first > 0, both / (1 + both), 0)
         scores[start:stop, k:] = relations.scores[start:stop, k:]
 

@@ -175,6 +175,7 @@ def fit_residual(
     start: RelationalModel,
     *,
     hidden: int = 32,
+    share: float = 1.0,
     steps: int | None = None,
     learning_rate: float = 3e-3,
     weight_decay: float = 1e-2,
@@ -192,6 +193,8 @@ def fit_residual(
         It is not changed, and stays the better part of the result.
     hidden : int
         Units of what is added.
+    share : float
+        Part of what was learned that is added; with a half, the result has the mean log-odds of `start` and of the fit.
     steps, learning_rate, weight_decay, seed
         Of the optimiser (AdamW, one cycle); four times through the edges by default.
     facts : dict, optional
@@ -242,7 +245,7 @@ def fit_residual(
         schedule.step()
     progress("fit", n_steps, n_steps)
     first, shift, last, offset = (layer.detach().numpy().astype(np.float64) for layer in layers)
-    unscaled = (first / spread[:, None], shift - (mean / spread) @ first, last, offset)
+    unscaled = (first / spread[:, None], shift - (mean / spread) @ first, share * last, share * offset)
     return _add_networks(start, unscaled, facts or {})
 
 

@@ -211,7 +211,7 @@ class Run:
             k = model.config.n_neighbors  # what the GCN was trained with
             near = KnnGraph(graph.neighbors[:, :k], graph.similarities[:, :k], graph.order)
             relations = self._score_relations(features, graph, settings, model, stage="relations")
-            return combine_scores(relations, self._score_gcn(features, near, model))
+            return combine_scores(relations, self._score_gcn(features, near, model), model.config.gcn_weight)
 
     def _score_gcn(self, features: Features, graph: KnnGraph, model: Model) -> ScoredEdges:
         """Return the edges scored by the model's GCN."""
