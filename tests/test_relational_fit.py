@@ -115,9 +115,10 @@ def test_scores_are_those_of_the_pipeline(faces):
     rows, labels = faces[0][:300], faces[1][:300]
     gcn = train(rows, labels, preset="gcn", steps=2, hidden=(8,), held_out=0.0, threads=1)
     judged = np.arange(300) % 3 > 0
-    scores, losses = Judged(Features(rows), labels, judged).score([load_shipped()], gcn)
-    assert scores.shape == (3, 2, len(relational_fit._THRESHOLDS), 2) and losses.shape == (3,)
-    for number, (beside, weight) in enumerate(((None, 0.5), (gcn, 0.25), (gcn, 0.5))):
+    networks = dict.fromkeys(("leaning", "fitted"), load_shipped())
+    scores, losses = Judged(Features(rows), labels, judged).score(networks, gcn)
+    assert scores.shape == (4, 2, len(relational_fit._THRESHOLDS), 2) and losses.shape == (4,)
+    for number, (beside, weight) in enumerate(((None, 0.5), (None, 0.5), (gcn, 0.25), (gcn, 0.5))):
         model = make_model(load_shipped(), dim=32, tau1=0.5, training={}, gcn=beside, gcn_weight=weight)
         edges = starfc.cluster(rows, model=model).scored
         each = []
@@ -133,12 +134,12 @@ def test_scores_are_those_of_the_pipeline(faces):
 
 
 def test_another_kind_must_be_better_to_be_chosen():
-    scores = np.full((4, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
-    losses = np.array([0.1, 0.2, 0.1, 0.3])
+    scores = np.full((5, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
+    losses = np.array([0.1, 0.2, 0.1, 0.2, 0.3])
     scores[0, 0, 2] = 0.8
     scores[1, 0, 4] = 0.803
     assert choose_setting(scores, losses) == relational_fit.Choice("shipped", "refined", 0.5, 0.8, 0.8)
-    scores[3, 1, 4] = [0.8, 0.9]
+    scores[4, 1, 4] = [0.8, 0.9]
     found = choose_setting(scores, losses)
     assert found == relational_fit.Choice("combined", "components", 0.7, 0.8, 0.9)
     assert found.mean_f == pytest.approx(0.85)
@@ -148,7 +149,7 @@ def test_a_kind_that_knows_the_edges_better_need_not_be_clearly_better():
     scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.8)
     scores[1, 0] += 0.001
     assert choose_setting(scores, np.array([0.1, 0.11])).kind == "shipped"
-    assert choose_setting(scores, np.array([0.1, 0.09])).kind == "fitted"
+    assert choose_setting(scores, np.array([0.1, 0.09])).kind == "leaning"
     scores[1, 0] -= 0.002
     assert choose_setting(scores, np.array([0.1, 0.09])).kind == "shipped"
 
@@ -171,7 +172,7 @@ def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
     assert len(facts["history"]) == 3 and len(reports) == 6
     assert "round 1/3" in str(reports[0])
     assert 0 < facts["pairwise_f"] <= 1 and 0 < facts["bcubed_f"] <= 1
-    assert set(facts["history"][0]["scores"]) == {"shipped", "fitted", "advised", "combined"}
+    assert set(facts["history"][0]["scores"]) == set(relational_fit._KINDS)
     assert model.config.scorer in ("relational", "combined")
     starfc.cluster(faces[0], model=model)
 

@@ -9,7 +9,7 @@ from starfc.errors import InputError
 from starfc.features import Features
 from starfc.knn import build_knn
 from starfc.relational import load_shipped
-from starfc.relational_training import EdgeSample, fit_network, fit_residual, sample_edges
+from starfc.relational_training import EdgeSample, fit_network, fit_residual, halve_residual, sample_edges
 from starfc.relations import RELATIONS
 from starfc.synth import make_faces
 
@@ -87,9 +87,10 @@ def test_a_residual_lowers_the_loss_and_repeats(faces):
     assert not (other.weights[0] == fitted.weights[0]).all()
 
 
-def test_a_share_of_a_half_is_the_mean_of_both_log_odds(faces):
+def test_half_of_what_was_learned_is_the_mean_of_both_log_odds(faces):
     sample = sample_edges(*faces, n_edges=3000, k=20)
-    whole, half = (fit_residual([sample], load_shipped(), steps=30, share=share) for share in (1.0, 0.5))
+    whole = fit_residual([sample], load_shipped(), steps=30)
+    half = halve_residual(whole, load_shipped())
     before, after = (model.predict(sample.relations) for model in (load_shipped(), whole))
     np.testing.assert_allclose(half.predict(sample.relations), (before + after) / 2, atol=1e-3)
     assert np.abs(before - after).max() > 0.05

@@ -12,12 +12,13 @@ because an edge means something else among two thousand faces than among ten tho
 faces than where they have two. Without the last, a network fitted to people with 5 and 167 faces lost nearly all links
 of a collection in which most have one or two.
 
-Few people teach little, and what they teach is partly of them alone. So only half of what was learned is added to the
-shipped network's log-odds, and the GCN has a quarter of the say, or a half where it proves as good.
+Few people teach little, and what they teach is partly of them alone. So there is a network to which only half of what
+was learned is added, the mean of old and new, with a GCN that has a quarter of the say; and one with all of it, with a
+GCN that has half.
 
 People are held out in turns: a share of them, then others, up to three times. Each time network and GCN learn from the
-rest, and the faces held out are clustered, by themselves and in company: by the shipped network, by the new one, and by
-the new one with the GCN, at several thresholds, by components and by the refined partition. What was best on average is
+rest, and the faces held out are clustered, by themselves and in company: by the shipped network, by the new ones, and
+by these with the GCN, at several thresholds, by components and by the refined partition. What was best on average is
 chosen, the shipped network where nothing is better; then all is learned from everybody. The price is four short
 trainings in place of one.
 """
@@ -44,7 +45,7 @@ from .progress import Progress, silent
 from .prune import parse_edges
 from .relational import PREFERENCES, RelationalModel, load_shipped, score_by_relations
 from .relational_model import combine_scores, make_model
-from .relational_training import EdgeSample, fit_residual, sample_edges
+from .relational_training import EdgeSample, fit_residual, halve_residual, sample_edges
 from .score import ScoredEdges, score_edges
 from .workdir import Workdir, digest_arrays
 
@@ -53,9 +54,9 @@ _MOST_FACES = 16_000  # of a collection: more would take longer and teach the sa
 _PARTS = ((1, None), (2, None), (2, None), (4, None), (4, None), (1, 4), (1, 2))
 _EDGES = 30_000  # described of a collection
 _MOST_ROUNDS = 3
-_LEARNED_SHARE = 0.5  # of what was learned from the people at hand: the mean of old and new is better than either
-_GCN_WEIGHTS = {"advised": 0.25, "combined": 0.5}
-_KINDS = ("shipped", "fitted", *_GCN_WEIGHTS)
+_ALONE = ("shipped", "leaning", "fitted")
+_WITH_GCN = {"advised": ("leaning", 0.25), "combined": ("fitted", 0.5)}  # beside which, and by what weight
+_KINDS = (*_ALONE, *_WITH_GCN)
 _PARTITIONS = ("refined", "components")
 _FEWEST_FOR_GCN = 50  # people; fewer than that are all it would ever know
 _THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -77,8 +78,8 @@ class Choice:
 
     Attributes
     ----------
-    kind : {"shipped", "fitted", "advised", "combined"}
-        The last two are with a GCN.
+    kind : {"shipped", "leaning", "fitted", "advised", "combined"}
+        With none, half and all of what was learned; the last two with a GCN beside the second and the third.
     partition : {"refined", "components"}
     tau1 : float
     pairwise_f, bcubed_f : float
@@ -113,25 +114,29 @@ class Judged:
     judged: NDArray[np.bool_]
 
     def score(
-        self, networks: list[RelationalModel], gcn: Model | None = None, k: int | None = None
+        self, networks: dict[str, RelationalModel], gcn: Model | None = None, k: int | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return F scores and losses of every kind.
 
         The first are pairwise and BCubed F by partition and threshold, (kinds, 2, thresholds, 2); the others the mean
-        cross entropy of the edges of judged faces, (kinds,). A kind is each network by itself, and the last one
-        together with the GCN, if there is one, by each weight.
+        cross entropy of the edges of judged faces, (kinds,). A kind is each of the networks, which are named by it, and
+        what is made of them and the GCN, if there is one.
         """
         profiles = measure_profiles(self.features)
         wanted = k or choose_k(self.features, profiles)
         graph = build_knn(self.features, k=min(wanted, len(self.features) - 1))
-        scored = [score_by_relations(self.features, graph, model=network, profiles=profiles) for network in networks]
+        scored = {
+            kind: score_by_relations(self.features, graph, model=network, profiles=profiles)
+            for kind, network in networks.items()
+        }
         if gcn is not None:
             n_near = gcn.config.n_neighbors
             near = KnnGraph(graph.neighbors[:, :n_near], graph.similarities[:, :n_near], graph.order)
             by_gcn = score_edges(self.features, near, gcn)
-            scored += [combine_scores(scored[-1], by_gcn, weight) for weight in _GCN_WEIGHTS.values()]
-        scores = [[self._score_thresholds(edges, part) for part in _PARTITIONS] for edges in scored]
-        return np.array(scores), np.array([self._measure_loss(edges) for edges in scored])
+            for kind, (beside, weight) in _WITH_GCN.items():
+                scored[kind] = combine_scores(scored[beside], by_gcn, weight)
+        scores = [[self._score_thresholds(edges, part) for part in _PARTITIONS] for edges in scored.values()]
+        return np.array(scores), np.array([self._measure_loss(edges) for edges in scored.values()])
 
     def _measure_loss(self, scored: ScoredEdges) -> float:
         """Return the mean cross entropy of the edges of judged faces."""
@@ -193,7 +198,7 @@ def train_relations(
     is_new = "start" in network.facts
     training = facts | _list_choice(choice, is_new) | (network.facts if is_new else {}) | {"history": history}
     tau1, partition = (PREFERENCES["balanced"], "refined") if choice is None else (choice.tau1, choice.partition)
-    weight = {} if gcn is None or choice is None else {"gcn_weight": _GCN_WEIGHTS[choice.kind]}
+    weight = {} if gcn is None or choice is None else {"gcn_weight": _WITH_GCN[choice.kind][1]}
     return make_model(network, dim=features.dim, tau1=tau1, training=training, gcn=gcn, partition=partition, **weight)
 
 
@@ -258,7 +263,8 @@ def fit_people(
     for number, held_out_people in enumerate(rounds):
         learned, held = split_at(index, held_out_people)
         progress("held-out people", number, len(rounds))
-        networks = [known, fit(learned, f"round{number}") or known]
+        own = fit(learned, f"round{number}") or known
+        networks = dict(zip(_ALONE, (known, halve_residual(own, known), own), strict=True))
         gcn = make_gcn(f"round{number}", learned)
         seen = gather_judged(features, labels, learned, held, [seed, _COMPANY, number])
         judged += [collection.score(networks, gcn, k) for collection in seen]
@@ -273,8 +279,10 @@ def fit_people(
     fitted = fit(index, "all", progress)
     if fitted is None:
         return known, None, None
-    with_gcn = choice is not None and choice.kind in _GCN_WEIGHTS
-    return fitted, make_gcn("all", index) if with_gcn else None, choice
+    kind = "fitted" if choice is None else choice.kind
+    beside, _ = _WITH_GCN.get(kind, (kind, 0.0))
+    network = halve_residual(fitted, known) if beside == "leaning" else fitted
+    return network, make_gcn("all", index) if kind in _WITH_GCN else None, choice
 
 
 def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> Choice:
@@ -288,7 +296,7 @@ def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> 
     >>> scores[1, 0, 3] = 0.9
     >>> choice = choose_setting(scores, np.array([0.1, 0.1]))
     >>> choice.kind, choice.tau1
-    ('fitted', 0.6)
+    ('leaning', 0.6)
     """
     means = scores.mean(axis=3)
     padded = np.pad(means, ((0, 0), (0, 0), (1, 1)), mode="edge")
@@ -361,9 +369,8 @@ class _Fitter:
             return None
         facts = {"start": "shipped", "n_edges": len(targets)}
         return fit_residual(
-            samples, self.start, hidden=self.hidden, share=_LEARNED_SHARE, steps=self.steps, seed=self.seed,
-            facts=facts, progress=progress,
-        )  # fmt: skip
+            samples, self.start, steps=self.steps, hidden=self.hidden, seed=self.seed, facts=facts, progress=progress
+        )
 
 
 def draw_people(

@@ -13,7 +13,7 @@ the second's hidden units passing through the layers of the first.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -175,7 +175,6 @@ def fit_residual(
     start: RelationalModel,
     *,
     hidden: int = 32,
-    share: float = 1.0,
     steps: int | None = None,
     learning_rate: float = 3e-3,
     weight_decay: float = 1e-2,
@@ -193,8 +192,6 @@ def fit_residual(
         It is not changed, and stays the better part of the result.
     hidden : int
         Units of what is added.
-    share : float
-        Part of what was learned that is added; with a half, the result has the mean log-odds of `start` and of the fit.
     steps, learning_rate, weight_decay, seed
         Of the optimiser (AdamW, one cycle); four times through the edges by default.
     facts : dict, optional
@@ -245,8 +242,16 @@ def fit_residual(
         schedule.step()
     progress("fit", n_steps, n_steps)
     first, shift, last, offset = (layer.detach().numpy().astype(np.float64) for layer in layers)
-    unscaled = (first / spread[:, None], shift - (mean / spread) @ first, share * last, share * offset)
+    unscaled = (first / spread[:, None], shift - (mean / spread) @ first, last, offset)
     return _add_networks(start, unscaled, facts or {})
+
+
+def halve_residual(fitted: RelationalModel, start: RelationalModel) -> RelationalModel:
+    """Return the network whose log-odds are the mean of those of `start` and of what was fitted to it."""
+    n_known = len(start.weights[-1])
+    last, bias = fitted.weights[-1].copy(), np.float32(0.5) * (fitted.biases[-1] + start.biases[-1])
+    last[n_known:] /= 2
+    return replace(fitted, weights=(*fitted.weights[:-1], last), biases=(*fitted.biases[:-1], bias))
 
 
 def _draw_batches(n: int, n_steps: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
