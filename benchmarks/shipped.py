@@ -74,7 +74,7 @@ embedder (`relations.py`). Used by `starfc cluster FEATURES -o OUT` where no mod
 
 
 _REMARK = """
-  That is one of the two; the other (`EARLIER`: what was shipped up to commit 5ea62c0) was trained on 250 of these worlds."""
+  That is one of the two; the other (`EARLIER`: what was shipped up to commit 5ea62c0) was trained on 250 of these."""
 
 
 def describe_world(world: World, cache: Path) -> EdgeSample:
