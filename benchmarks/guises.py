@@ -51,10 +51,10 @@ def take_part(
 
 
 def take_sparse(rows: Rows, labels: Labels, rng: np.random.Generator) -> tuple[Rows, Labels]:
-    """Take one face of everybody, and a second one of every tenth person: hardly any match in thousands of faces."""
+    """Take one face of everybody, and a second one of every tenth person who has two: hardly any match."""
     order = rng.permutation(len(labels))
-    people, firsts = np.unique(labels[order], return_index=True)
-    again = np.isin(labels[order], rng.choice(people, len(people) // 10, replace=False))
+    people, firsts, counts = np.unique(labels[order], return_index=True, return_counts=True)
+    again = np.isin(labels[order], rng.choice(people[counts > 1], (counts > 1).sum() // 10, replace=False))
     again[firsts] = False
     _, seconds = np.unique(labels[order][again], return_index=True)
     kept = np.sort(order[np.concatenate([firsts, np.flatnonzero(again)[seconds]])])
@@ -89,7 +89,7 @@ def open_collections(data: Path, only: list[str], seed: int) -> Iterator[Collect
         for sizes, most in parts[name]:
             title = f"{name}, people of {sizes[0]} to {min(sizes[1], len(rows))} faces, at most {min(most, len(rows))}"
             yield title, *take_part(rows, labels, rng, sizes=sizes, most=most)
-        yield f"{name}, one face each, two of every tenth person", *take_sparse(rows, labels, rng)
+        yield f"{name}, one face each, two of one in ten who have two", *take_sparse(rows, labels, rng)
         if name == "pins105":
             rows, labels = take_part(rows, labels, rng, most=_DENSE)
         for title, guise in draw_guises(rows, rng):

@@ -1,6 +1,6 @@
 """Train the model that is shipped with starfc, over the worlds of `worlds.py` and nothing else.
 
-    python benchmarks/shipped.py -o src/starfc/shipped --beside EARLIER     # 2,000 worlds, half an hour on two cores
+    python benchmarks/shipped.py -o src/starfc/shipped --beside EARLIER     # 2,000 worlds, 50 CPU-minutes
     python benchmarks/shipped.py -o /tmp/model --every 20           # of a twentieth of them
     python benchmarks/shipped.py -o /tmp/model --check 900 915      # and its calibration on worlds it has not seen
 
@@ -13,7 +13,7 @@ interrupted run goes on.
 
 A single network may be wildly wrong about a kind of collection that no world is like, and two of them are rarely so in
 the same way. So what is shipped is the mean of two networks' log-odds, as one network: of the one trained here and of
-the one that was shipped before (`--beside`; `git show 5ea62c0:src/starfc/shipped`), trained on the first 250 worlds.
+the one that was shipped before (`--beside`; `git archive 5ea62c0 src/starfc/shipped`), trained on the first 250 worlds.
 """
 
 from __future__ import annotations
@@ -74,12 +74,14 @@ embedder (`relations.py`). Used by `starfc cluster FEATURES -o OUT` where no mod
 
 
 _REMARK = """
-  That is one of the two; the other (`EARLIER`: what was shipped up to commit 5ea62c0) was trained on 250 of these."""
+  That is one of the two; the other (`EARLIER`: what was shipped up to commit 5ea62c0) was trained on 250 of these, most
+  of which were described before the rule for a few people who fill a collection was written. Relations are cut to the
+  ranges that both have seen."""
 
 
 def describe_world(world: World, cache: Path) -> EdgeSample:
     """Return the described edges of a world, from the cache where they are."""
-    path = cache / name_code() / f"{world.seed}.npz"
+    path = cache / name_code() / f"{world.draw.__name__}-{world.seed}-{world.n_edges}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as kept:
             return EdgeSample(kept["relations"], kept["targets"], float(kept["least"]))
@@ -92,24 +94,24 @@ def describe_world(world: World, cache: Path) -> EdgeSample:
     return sample
 
 
-def average_networks(first: RelationalModel, second: RelationalModel) -> RelationalModel:
+def average_networks(earlier: RelationalModel, trained: RelationalModel) -> RelationalModel:
     """Return one network whose log-odds are the mean of those of two, on relations within the ranges of both."""
     weights, biases = [], []
-    for at, (one, other) in enumerate(zip(first.weights, second.weights, strict=True)):
+    for at, (one, other) in enumerate(zip(earlier.weights, trained.weights, strict=True)):
         if at == 0:
             weights.append(np.concatenate([one, other], axis=1))
-        elif at < len(first.weights) - 1:
+        elif at < len(earlier.weights) - 1:
             weights.append(np.block([
                 [one, np.zeros((len(one), other.shape[1]))], [np.zeros((len(other), one.shape[1])), other]
             ]))  # fmt: skip
         else:
             weights.append(np.concatenate([one, other]) / 2)
-        pair = first.biases[at], second.biases[at]
-        biases.append(np.concatenate(pair) if at < len(first.weights) - 1 else (pair[0] + pair[1]) / 2)
+        pair = earlier.biases[at], trained.biases[at]
+        biases.append(np.concatenate(pair) if at < len(earlier.weights) - 1 else (pair[0] + pair[1]) / 2)
     return RelationalModel(
         tuple(weight.astype(np.float32) for weight in weights), tuple(bias.astype(np.float32) for bias in biases),
-        np.maximum(first.lowest, second.lowest), np.minimum(first.highest, second.highest),
-        second.facts | {"beside": first.facts},
+        np.maximum(earlier.lowest, trained.lowest), np.minimum(earlier.highest, trained.highest),
+        trained.facts | {"beside": earlier.facts},
     )  # fmt: skip
 
 
@@ -144,7 +146,12 @@ def main() -> None:
     started = time.perf_counter()
     samples = [describe_world(world, options.cache) for world in WORLDS[:: options.every]]
     print(f"{len(samples)} worlds described in {time.perf_counter() - started:.0f} s", flush=True)
-    facts = {"worlds": len(samples), "n_edges": sum(len(s.targets) for s in samples), "seed": options.seed}
+    facts = {
+        "n_worlds": len(samples),
+        "epochs": options.epochs,
+        "n_edges": sum(len(s.targets) for s in samples),
+        "seed": options.seed,
+    }
     model = fit_network(samples, epochs=options.epochs, seed=options.seed, facts=facts)
     if options.beside is not None:
         model = average_networks(load_relational(options.beside), model)

@@ -21,7 +21,7 @@ def save_released(folder, model, prefix=""):
 
 
 def test_round_trip(tmp_path):
-    model = random_model(6, (16, 8)).with_config(k=33, tau2=None, training={"n_people": 7})
+    model = random_model(6, (16, 8)).with_config(k=33, tau2=None, gcn_weight=0.25, training={"n_people": 7})
     model.save(tmp_path / "model")
     again = load_model(tmp_path / "model")
     assert again.config == model.config
@@ -92,6 +92,11 @@ def change_config(folder, **changes):
         (lambda f: change_config(f, dim=7), "has shape"),
         (lambda f: change_config(f, hidden=[]), "lacks or garbles"),
         (lambda f: change_config(f, tau_1=None), "lacks or garbles"),
+        (lambda f: change_config(f, gcn_weight="much"), "lacks or garbles"),
+        (lambda f: change_config(f, gcn_weight=None), "lacks or garbles"),
+        (lambda f: change_config(f, gcn_weight=float("nan")), "gcn_weight"),
+        (lambda f: change_config(f, gcn_weight=2), "gcn_weight"),
+        (lambda f: change_config(f, gcn_weight=-0.1), "gcn_weight"),
     ],
 )
 def test_damaged_folders_are_named(tmp_path, damage, sentence):

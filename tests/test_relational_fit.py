@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from starfc.heldout import score_faces  # noqa: E402
 from starfc.people import index_people  # noqa: E402
 from starfc.relational import PREFERENCES, load_shipped  # noqa: E402
 from starfc.relational_fit import Judged, choose_setting, divide_rounds, draw_people, gather_judged, split_at  # noqa: E402
-from starfc.relational_model import make_model  # noqa: E402
+from starfc.relational_model import make_model, open_network  # noqa: E402
 from starfc.synth import make_faces  # noqa: E402
 from starfc.training import train  # noqa: E402
 
@@ -110,16 +111,21 @@ def test_held_out_faces_are_judged_by_themselves_and_in_company(faces, index):
     assert together.judged.sum() == len(held.rows) and len(together.labels) >= 2 * len(held.rows)
 
 
+def shift_log_odds(network, by):
+    return replace(network, biases=(*network.biases[:-1], network.biases[-1] + np.float32(by)))
+
+
 def test_scores_are_those_of_the_pipeline(faces):
-    """Of the shipped network, and of one combined with a GCN."""
+    """Of every kind: networks of their own, and what is made of them and a GCN."""
     rows, labels = faces[0][:300], faces[1][:300]
     gcn = train(rows, labels, preset="gcn", steps=2, hidden=(8,), held_out=0.0, threads=1)
     judged = np.arange(300) % 3 > 0
-    networks = dict.fromkeys(("leaning", "fitted"), load_shipped())
+    networks = {share: shift_log_odds(load_shipped(), 3 * share) for share in (0.0, 0.5, 1.0)}
     scores, losses = Judged(Features(rows), labels, judged).score(networks, gcn)
-    assert scores.shape == (4, 2, len(relational_fit._THRESHOLDS), 2) and losses.shape == (4,)
-    for number, (beside, weight) in enumerate(((None, 0.5), (None, 0.5), (gcn, 0.25), (gcn, 0.5))):
-        model = make_model(load_shipped(), dim=32, tau1=0.5, training={}, gcn=beside, gcn_weight=weight)
+    assert scores.shape == (5, 2, len(relational_fit._THRESHOLDS), 2) and losses.shape == (5,)
+    kinds = ((0.0, None, 0.5), (0.5, None, 0.5), (1.0, None, 0.5), (0.5, gcn, 0.25), (1.0, gcn, 0.5))
+    for number, (share, beside, weight) in enumerate(kinds):
+        model = make_model(networks[share], dim=32, tau1=0.5, training={}, gcn=beside, gcn_weight=weight)
         edges = starfc.cluster(rows, model=model).scored
         each = []
         for i in np.flatnonzero(judged):
@@ -172,9 +178,28 @@ def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
     assert len(facts["history"]) == 3 and len(reports) == 6
     assert "round 1/3" in str(reports[0])
     assert 0 < facts["pairwise_f"] <= 1 and 0 < facts["bcubed_f"] <= 1
-    assert set(facts["history"][0]["scores"]) == set(relational_fit._KINDS)
+    assert set(facts["history"][0]["scores"]) == {"shipped", "leaning", "fitted", "advised", "combined"}
     assert model.config.scorer in ("relational", "combined")
     starfc.cluster(faces[0], model=model)
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "weight"),
+    [("shipped", 0, None), ("leaning", 0.5, None), ("fitted", 1, None), ("advised", 0.5, 0.25), ("combined", 1, 0.5)],
+)
+def test_a_model_is_made_of_what_was_chosen(faces, small, monkeypatch, kind, share, weight):
+    """Its network against one that is fitted with nobody held out: none, half or all of what that one has learned."""
+    whole = open_network(train(*faces, threads=1, held_out=0.0))
+    choice = relational_fit.Choice(kind, "refined", 0.6, 0.9, 0.9)
+    monkeypatch.setattr(relational_fit, "choose_setting", lambda scores, losses: choice)
+    model = train(*faces, threads=1)
+    found, known = open_network(model), load_shipped()
+    assert model.config.scorer == ("relational" if weight is None else "combined")
+    assert weight is None or model.config.gcn_weight == weight
+    relations = np.random.default_rng(0).uniform(known.lowest, known.highest, (50, len(known.lowest)))
+    before, after, now = (network.predict(relations.astype(np.float32)) for network in (known, whole, found))
+    assert np.abs(after - before).max() > 0.01
+    np.testing.assert_allclose(now, before + share * (after - before), atol=1e-3)
 
 
 def test_labels_help_with_other_people(small):

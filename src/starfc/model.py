@@ -53,7 +53,8 @@ class ModelConfig:
             raise ModelError(f"the model's k ({self.k}) must be a whole number of 1 or more; train it again")
         limited = (("tau_1", self.tau1, -1), ("tau_2", self.tau2, 0), ("gcn_weight", self.gcn_weight, 0))
         for name, value, lowest in limited:
-            if value is not None and not lowest <= value <= 1:
+            is_none = value is None and name == "tau_2"
+            if not is_none and not (isinstance(value, int | float) and lowest <= value <= 1):
                 raise ModelError(f"the model's {name} ({value}) must be between {lowest} and 1; train it again")
 
     @property
@@ -240,7 +241,7 @@ def _config_from_json(raw: dict[str, Any], folder: Path) -> ModelConfig:
         )
     except ModelError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ModelError(
             f"{folder / 'config.json'} lacks or garbles a setting ({error}); train the model again"
         ) from error

@@ -1,7 +1,7 @@
 """Fit of the relational scorer to known people: what `--preset default` does.
 
 In: Features, labels, an index of the people, and a way to train a GCN. Out: a Model, with the threshold and the
-partition that suit it. Relations do not depend on the embedder, so a network that knows thousands of worlds is a good
+partition that suit it. Relations do not depend on the embedder, so a network that knows 2,000 worlds is a good
 start, and a few hundred people are enough to learn what is different here: how alike relatives are, how often people
 occur, what the embedder confuses. A GCN reads the features themselves, and needs more people; where it helps, the two
 are combined (`relational_model.py`).
@@ -54,15 +54,20 @@ _MOST_FACES = 16_000  # of a collection: more would take longer and teach the sa
 _PARTS = ((1, None), (2, None), (2, None), (4, None), (4, None), (1, 4), (1, 2))
 _EDGES = 30_000  # described of a collection
 _MOST_ROUNDS = 3
-_ALONE = ("shipped", "leaning", "fitted")
-_WITH_GCN = {"advised": ("leaning", 0.25), "combined": ("fitted", 0.5)}  # beside which, and by what weight
-_KINDS = (*_ALONE, *_WITH_GCN)
+# What a scorer is made of: the share of what was learned that is added to the shipped network, and the weight of a GCN.
+_KINDS = {
+    "shipped": (0.0, 0.0),
+    "leaning": (0.5, 0.0),
+    "fitted": (1.0, 0.0),
+    "advised": (0.5, 0.25),
+    "combined": (1.0, 0.5),
+}
 _PARTITIONS = ("refined", "components")
 _FEWEST_FOR_GCN = 50  # people; fewer than that are all it would ever know
 _THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 # Of mean F, for a kind that does not know the edges better: it knows these people, the shipped network many worlds.
 _LEAST_GAIN = 0.004
-_SUREST = np.float32(1e-5)  # probability that counts as no surer
+_LEAST = np.float32(1e-5)  # probability, below which none counts as smaller in a cross entropy
 # Of mean F, for components to be taken: they chain the more people there are, and those held out are few.
 _LEAST_GAIN_OF_COMPONENTS = 0.01
 # What a random number is for: streams of one seed must differ.
@@ -114,35 +119,35 @@ class Judged:
     judged: NDArray[np.bool_]
 
     def score(
-        self, networks: dict[str, RelationalModel], gcn: Model | None = None, k: int | None = None
+        self, networks: dict[float, RelationalModel], gcn: Model | None = None, k: int | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return F scores and losses of every kind.
+        """Return F scores and losses of every kind, but for those with a GCN if there is none; these come last.
 
         The first are pairwise and BCubed F by partition and threshold, (kinds, 2, thresholds, 2); the others the mean
-        cross entropy of the edges of judged faces, (kinds,). A kind is each of the networks, which are named by it, and
-        what is made of them and the GCN, if there is one.
+        cross entropy of the edges of judged faces, (kinds,). Networks are given by the share of what was learned.
         """
         profiles = measure_profiles(self.features)
         wanted = k or choose_k(self.features, profiles)
         graph = build_knn(self.features, k=min(wanted, len(self.features) - 1))
-        scored = {
-            kind: score_by_relations(self.features, graph, model=network, profiles=profiles)
-            for kind, network in networks.items()
+        by_relations = {
+            share: score_by_relations(self.features, graph, model=network, profiles=profiles)
+            for share, network in networks.items()
         }
+        scored = [by_relations[share] for share, weight in _KINDS.values() if weight == 0]
         if gcn is not None:
             n_near = gcn.config.n_neighbors
             near = KnnGraph(graph.neighbors[:, :n_near], graph.similarities[:, :n_near], graph.order)
             by_gcn = score_edges(self.features, near, gcn)
-            for kind, (beside, weight) in _WITH_GCN.items():
-                scored[kind] = combine_scores(scored[beside], by_gcn, weight)
-        scores = [[self._score_thresholds(edges, part) for part in _PARTITIONS] for edges in scored.values()]
-        return np.array(scores), np.array([self._measure_loss(edges) for edges in scored.values()])
+            with_gcn = [(share, weight) for share, weight in _KINDS.values() if weight > 0]
+            scored += [combine_scores(by_relations[share], by_gcn, weight) for share, weight in with_gcn]
+        scores = [[self._score_thresholds(edges, part) for part in _PARTITIONS] for edges in scored]
+        return np.array(scores), np.array([self._measure_loss(edges) for edges in scored])
 
     def _measure_loss(self, scored: ScoredEdges) -> float:
         """Return the mean cross entropy of the edges of judged faces."""
         neighbors = scored.neighbors[self.judged]
         same = (self.labels[neighbors] == self.labels[self.judged, None])[neighbors >= 0]
-        found = np.clip(scored.scores[self.judged][neighbors >= 0], _SUREST, 1 - _SUREST)
+        found = np.clip(scored.scores[self.judged][neighbors >= 0], _LEAST, 1 - _LEAST)
         return float(-np.log(np.where(same, found, 1 - found)).mean(dtype=np.float64))
 
     def _score_thresholds(self, scored: ScoredEdges, partition: str) -> list[tuple[float, float]]:
@@ -198,8 +203,10 @@ def train_relations(
     is_new = "start" in network.facts
     training = facts | _list_choice(choice, is_new) | (network.facts if is_new else {}) | {"history": history}
     tau1, partition = (PREFERENCES["balanced"], "refined") if choice is None else (choice.tau1, choice.partition)
-    weight = {} if gcn is None or choice is None else {"gcn_weight": _WITH_GCN[choice.kind][1]}
-    return make_model(network, dim=features.dim, tau1=tau1, training=training, gcn=gcn, partition=partition, **weight)
+    _, weight = _KINDS["fitted" if choice is None else choice.kind]
+    return make_model(
+        network, dim=features.dim, tau1=tau1, training=training, gcn=gcn, gcn_weight=weight, partition=partition
+    )
 
 
 def fit_people(
@@ -263,8 +270,8 @@ def fit_people(
     for number, held_out_people in enumerate(rounds):
         learned, held = split_at(index, held_out_people)
         progress("held-out people", number, len(rounds))
-        own = fit(learned, f"round{number}") or known
-        networks = dict(zip(_ALONE, (known, halve_residual(own, known), own), strict=True))
+        fitted = fit(learned, f"round{number}") or known
+        networks = {0.0: known, 0.5: halve_residual(fitted, known), 1.0: fitted}
         gcn = make_gcn(f"round{number}", learned)
         seen = gather_judged(features, labels, learned, held, [seed, _COMPANY, number])
         judged += [collection.score(networks, gcn, k) for collection in seen]
@@ -276,13 +283,13 @@ def fit_people(
     is_unproved = choice is None and held_out > 0
     if is_unproved or (choice is not None and choice.kind == "shipped"):
         return known, None, choice
-    fitted = fit(index, "all", progress)
-    if fitted is None:
+    network = fit(index, "all", progress)
+    if network is None:
         return known, None, None
-    kind = "fitted" if choice is None else choice.kind
-    beside, _ = _WITH_GCN.get(kind, (kind, 0.0))
-    network = halve_residual(fitted, known) if beside == "leaning" else fitted
-    return network, make_gcn("all", index) if kind in _WITH_GCN else None, choice
+    share, weight = _KINDS["fitted" if choice is None else choice.kind]
+    if share < 1:
+        network = halve_residual(network, known)
+    return network, make_gcn("all", index) if weight > 0 else None, choice
 
 
 def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> Choice:
@@ -301,14 +308,13 @@ def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> 
     means = scores.mean(axis=3)
     padded = np.pad(means, ((0, 0), (0, 0), (1, 1)), mode="edge")
     smooth = 0.25 * padded[..., :-2] + 0.5 * padded[..., 1:-1] + 0.25 * padded[..., 2:]
-    smooth[losses >= losses[0]] -= _LEAST_GAIN
-    smooth[0] += _LEAST_GAIN
+    smooth[1:][losses[1:] >= losses[0]] -= _LEAST_GAIN
     smooth[:, 1:] -= _LEAST_GAIN_OF_COMPONENTS
     # Of equally good thresholds the highest: wrong links multiply in a collection of more people, lost ones do not.
     kind, partition, last = np.unravel_index(smooth[..., ::-1].argmax(), smooth.shape)
     at = len(_THRESHOLDS) - 1 - int(last)
     pairwise, bcubed = (float(score) for score in scores[kind, partition, at])
-    return Choice(_KINDS[kind], _PARTITIONS[partition], _THRESHOLDS[at], pairwise, bcubed)
+    return Choice(list(_KINDS)[kind], _PARTITIONS[partition], _THRESHOLDS[at], pairwise, bcubed)
 
 
 def _list_choice(choice: Choice | None, is_new: bool) -> dict[str, Any]:
