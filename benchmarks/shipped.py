@@ -1,6 +1,6 @@
 """Train the model that is shipped with starfc, over the worlds of `worlds.py` and nothing else.
 
-    python benchmarks/shipped.py -o src/starfc/shipped --beside EARLIER     # 2,000 worlds, 50 CPU-minutes
+    python benchmarks/shipped.py -o src/starfc/shipped --beside EARLIER     # 2,000 worlds, 40 CPU-minutes
     python benchmarks/shipped.py -o /tmp/model --every 20           # of a twentieth of them
     python benchmarks/shipped.py -o /tmp/model --check 900 915      # and its calibration on worlds it has not seen
 
