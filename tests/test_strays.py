@@ -1,5 +1,6 @@
 """Strays against a slow oracle, and on collections in which it is known where they belong."""
 
+import statistics
 from collections import Counter
 
 import numpy as np
@@ -14,15 +15,17 @@ from starfc.strays import place_strays
 def place_slowly(scored, labels):
     """Apply the definition to one face after another."""
     sizes = Counter(labels.tolist())
-    left = [i for i, label in enumerate(labels) if sizes[label] <= strays._LARGEST]
+    median = statistics.median(sizes[label] for label in labels.tolist())
+    small = {label for label, size in sizes.items() if size <= strays._LARGEST or size * strays._SMALL <= median}
+    left = [i for i, label in enumerate(labels) if label in small]
     placed = labels.tolist()
     if len(left) <= strays._FEW * len(labels):
         for i in left:
-            listed = [(j, p) for j, p in zip(scored.neighbors[i], scored.scores[i], strict=True)][: strays._LOOKED_AT]
-            listed = [(labels[j], p) for j, p in listed if j >= 0]
+            everybody = zip(scored.neighbors[i], scored.scores[i], strict=True)
+            listed = [(labels[j], p) for j, p in everybody if j >= 0 and labels[j] not in small][: strays._LOOKED_AT]
             votes = Counter(label for label, _ in listed)
             hopeful = [label for label, p in listed if p >= np.float32(strays._HOPELESS)]
-            homes = [h for h in hopeful if sizes[h] > strays._LARGEST and votes[h] >= len(listed) / 2]
+            homes = [h for h in hopeful if votes[h] >= len(listed) / 2]
             if homes:
                 placed[i] = homes[0]
     numbers = {}
@@ -33,10 +36,10 @@ def place_slowly(scored, labels):
 @given(st.data())
 def test_against_the_definition(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 10_000)))
-    n, k = 300, data.draw(st.integers(1, 25))
+    n, k = 300, data.draw(st.integers(1, 40))
     labels = np.sort(rng.integers(0, data.draw(st.integers(1, 6)), n))
     alone = rng.choice(n, data.draw(st.integers(0, 8)), replace=False)
-    labels[alone] = 10 + np.arange(len(alone)) // data.draw(st.integers(1, 2))
+    labels[alone] = 10 + np.arange(len(alone)) // data.draw(st.integers(1, 6))
     labels = np.unique(labels, return_inverse=True)[1]
     neighbors = rng.integers(-1, n, (n, k)).astype(np.int32)
     scores = rng.choice(np.array([0, 0.02, 0.05, 0.3, 0.9], np.float32), (n, k))
@@ -57,6 +60,14 @@ def make_collection(n_strays, p):
 def test_few_strays_join_the_people_around_them():
     scored, labels, people = make_collection(12, 0.3)
     assert place_strays(scored, labels).tolist() == [*labels[:1000], *people[1000:]]
+
+
+def test_a_small_group_among_large_people_is_no_person():
+    scored, labels, people = make_collection(12, 0.3)
+    together = np.where(labels >= 4, 4, labels)  # ten and two more faces: more than a 24th of 250
+    assert np.array_equal(place_strays(scored, together), together)
+    together[-2:] = 5
+    assert place_strays(scored, together).tolist() == [*labels[:1000], *people[1000:]]
 
 
 def test_where_many_are_alone_they_stay_alone():

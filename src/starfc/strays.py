@@ -7,9 +7,13 @@ people have one face it nearly always is; where a hundred people have a hundred 
 that nobody claims are blurred pictures of the hundred. The share of faces left alone tells the two apart: 43 % of lfw,
 14 % of fiw_a, .2 % of pins105, where nine in ten of those left over belong to whom most of their neighbours belong to.
 
-So where no more than `_FEW` of the faces are strays (in clusters of one or two), a stray goes to the cluster that has
-half or more of its nearest neighbours, if any link to it is not hopeless. Chosen on pins105 and parts of it and a
-few worlds from 905 on, and looked at up to 946; no more can be lost by it than the strays there are.
+Where most faces are of people with hundreds of them, a group of ten is no person either, but blurred pictures of several
+that are alike. So faces are strays in clusters of one or two, and of one in `_SMALL` of those that half of the faces
+have about them, if that is more.
+
+Where no more than `_FEW` of the faces are strays, each goes to the cluster that has half or more of its nearest
+neighbours, those left out that are strays themselves, if any link to it is not hopeless. Chosen on pins105 and parts of it and worlds from 900 to 969 and 20,000
+to 20,149; no more can be lost by it than the strays there are.
 """
 
 from __future__ import annotations
@@ -21,8 +25,9 @@ from numpy.typing import NDArray
 from .score import ScoredEdges
 
 _LARGEST = 2  # faces of a cluster whose faces are strays
+_SMALL = 24  # or so many times smaller than the median, over faces, of cluster sizes
 _FEW = 0.02  # share of strays up to which they are taken for people who are there more often
-_LOOKED_AT = 20  # nearest neighbours of a stray
+_LOOKED_AT = 20  # nearest neighbours of a stray that are none
 _HOPELESS = 0.05  # P(same person) of the best link to a cluster, below which a stray stays alone
 
 
@@ -49,13 +54,13 @@ def place_strays(scored: ScoredEdges, labels: NDArray[np.int64]) -> NDArray[np.i
     >>> place_strays(scored, labels)[49:53].tolist()
     [0, 1, 1, 1]
     """
-    is_stray = np.bincount(labels)[labels] <= _LARGEST if len(labels) else np.zeros(0, dtype=np.bool_)
+    sizes = np.bincount(labels)[labels]
+    is_stray = sizes <= max(_LARGEST, float(np.median(sizes)) / _SMALL) if len(labels) else np.zeros(0, dtype=np.bool_)
     strays = np.flatnonzero(is_stray)
     if not 0 < len(strays) <= _FEW * len(labels):
         return labels
-    neighbors, scores = scored.neighbors[strays, :_LOOKED_AT], scored.scores[strays, :_LOOKED_AT]
     placed = labels.copy()
-    placed[strays] = _find_homes(neighbors, scores, labels, is_stray, labels[strays])
+    placed[strays] = _find_homes(scored.neighbors[strays], scored.scores[strays], labels, is_stray, labels[strays])
     _, firsts, codes = np.unique(placed, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(firsts))[codes]
 
@@ -64,15 +69,15 @@ def place_strays(scored: ScoredEdges, labels: NDArray[np.int64]) -> NDArray[np.i
 def _find_homes(neighbors, scores, labels, is_stray, own):  # type: ignore[no-untyped-def]
     """Return the cluster that half of each stray's neighbours belong to, the first of two, or its own, int64 (s,)."""
     homes = own.copy()
+    clusters, best = np.empty(_LOOKED_AT, dtype=np.int64), np.empty(_LOOKED_AT, dtype=np.float32)
     for i in range(len(neighbors)):
-        n_listed = np.sum(neighbors[i] >= 0)
+        n_listed = 0
         for j in range(neighbors.shape[1]):
-            if neighbors[i, j] < 0 or is_stray[neighbors[i, j]] or scores[i, j] < _HOPELESS:
-                continue
-            home, n_there = labels[neighbors[i, j]], 0
-            for other in neighbors[i]:
-                n_there += other >= 0 and labels[other] == home
-            if 2 * n_there >= n_listed:
-                homes[i] = home
+            if n_listed < _LOOKED_AT and neighbors[i, j] >= 0 and not is_stray[neighbors[i, j]]:
+                clusters[n_listed], best[n_listed] = labels[neighbors[i, j]], scores[i, j]
+                n_listed += 1
+        for j in range(n_listed):
+            if best[j] >= _HOPELESS and 2 * np.sum(clusters[:n_listed] == clusters[j]) >= n_listed:
+                homes[i] = clusters[j]
                 break
     return homes
