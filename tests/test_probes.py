@@ -81,6 +81,23 @@ def test_probes_are_the_nearest_of_those_around_and_those_that_came_next(many_ce
         np.testing.assert_allclose(cells.centres[found] @ rows[place], expected, atol=1e-5)
 
 
+def test_where_no_cell_came_next_weak_rows_rank_all(celled):
+    store, cells = celled
+    assert cells.next_best.shape[1] == 0
+    probes = rank(store, cells, 6, Reach(1 << 30, 8))
+    rows = read_range(store, 0, 4000)
+    scores = rows @ cells.centres.T
+    own = scores[np.arange(4000), cells.owners].copy()
+    scores[np.arange(4000), cells.owners] = -np.inf
+    near = cells.centres @ cells.centres.T
+    np.fill_diagonal(near, -np.inf)
+    is_weak = own < np.sort(own)[int(0.4 * 4000) - 1]
+    for place in range(0, 4000, 37):
+        listed = scores[place] if is_weak[place] else scores[place, np.argsort(-near[cells.owners[place]])[:8]]
+        np.testing.assert_allclose(probes.scores[place], np.sort(listed)[::-1][:6], atol=1e-5)
+        np.testing.assert_allclose(scores[place, probes.cells[place]], probes.scores[place], atol=1e-5)
+
+
 def test_a_cell_that_came_next_twice_is_probed_once(many_celled):
     store, cells = many_celled
     twice = replace(cells, next_best=np.hstack((cells.next_best, cells.next_best)))

@@ -151,12 +151,14 @@ def test_another_kind_must_be_better_to_be_chosen():
     assert found.mean_f == pytest.approx(0.85)
 
 
-def test_a_kind_that_knows_the_edges_better_need_not_be_clearly_better():
+def test_a_kind_that_knows_the_edges_best_need_not_be_better():
     scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.8)
     scores[1, 0] += 0.001
     assert choose_setting(scores, np.array([0.1, 0.11])).kind == "shipped"
     assert choose_setting(scores, np.array([0.1, 0.09])).kind == "leaning"
-    scores[1, 0] -= 0.002
+    scores[1, 0] -= 0.9 * relational_fit._LEAST_GAIN
+    assert choose_setting(scores, np.array([0.1, 0.09])).kind == "leaning"
+    scores[1, 0] -= 0.4 * relational_fit._LEAST_GAIN
     assert choose_setting(scores, np.array([0.1, 0.09])).kind == "shipped"
 
 

@@ -70,7 +70,7 @@ _LEAST_GAIN = 0.1  # share of what is missing that a round must bring for anothe
 _MAPPED_ROWS = 1 << 16  # rows that the lists are turned back into at once
 _MOST_FOR_ALL = 4_000_000  # rows for which all cells may be ranked
 _MOST_EXACT_BYTES = 2_000_000_000  # for which all pairs may be compared: some 500,000 rows, a quarter of an hour
-BITS = 8  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
+BITS = 9  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
 
 
 def find_neighbors(
@@ -181,7 +181,8 @@ class _Search:
         """The cells that the effort ranks, ranked when they are first asked for."""
         if self._probes is None:
             n_ranks = min(self.effort.n_ranks, self.cells.n_cells - 1)
-            reach = self.effort.reach if self.cells.next_best.shape[1] else None
+            # Few cells are all ranked where much is asked for.
+            reach = self.effort.reach if self.cells.next_best.shape[1] or self.level == 0 else None
             self._probes = rank_probes(self.store, self.cells, n_ranks, reach, self._open("probes"), self.steps)
         return self._probes
 

@@ -35,7 +35,7 @@ from .selection import (
 from .workers import get_buffer
 
 _GATHERED_ROWS = 1024  # rows multiplied with the centres of a group at once
-_WEAK_SHARE = 0.4  # of the rows look on; a fifth that looks into twice as many groups costs more and finds less
+_WEAK_SHARE = 0.4  # of the rows look further; a fifth that looks into twice as many groups costs more and finds less
 RANKED_ROWS = 16384  # rows ranked at once; many make the products with a group's few centres worthwhile
 _RANKED_NUMBERS = 1 << 24  # products with centres that are held at once, if the groups are of one size
 
@@ -167,10 +167,19 @@ def assign_rows(rows: NDArray[np.float32], coarse: Coarse, patience: Patience, r
         _start_with_groups(rows[part], coarse, chosen, ends, get_buffer(int(ends[-1, -1])), best, part.start)
     if n_seen_by_weak > n_seen:
         found = _find_nearest(best)
-        weak = np.flatnonzero(found < np.quantile(found, _WEAK_SHARE, method="lower"))
+        weak = np.flatnonzero(mark_weak(found))
         more = _choose_groups(rows[weak], coarse.groups, n_seen, n_seen_by_weak)
         _offer_groups(rows[weak], coarse, more, weak, best)
     _unpack_ranks(best, ranked)
+
+
+def mark_weak(found: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Mark the rows whose best is the least similar, two in five: they are to look further.
+
+    >>> mark_weak(np.array([0.5, 0.2, 0.9, 0.1, 0.7], dtype=np.float32))
+    array([False, False, False,  True, False])
+    """
+    return np.asarray(found < np.quantile(found, _WEAK_SHARE, method="lower"))
 
 
 @njit(cache=True, nogil=True)

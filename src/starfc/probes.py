@@ -9,6 +9,10 @@ astray that is in the wrong cell, and its neighbours with it; so each row adds t
 assigned. On a million faces with k = 30 that takes a quarter of the time of ranking the cells of each row's 32 best
 groups.
 
+Where there are so few cells that none came next, all may be ranked: at the least effort only for the weak rows, those
+least similar to the centre of their own cell. For the others the cells around it will do: of 125,000 faces with k = 30
+that finds as much, with a fifth less of all work.
+
 How many cells a row has to look into differs a hundredfold: a clear face of a person with many faces has all its
 neighbours in one or two cells, a poor one among strangers everywhere. So a row does not probe a fixed number of cells
 but those that come near enough to what it has: whose centre is at most so much less similar than the worst entry of its
@@ -26,7 +30,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .cells import Cells
-from .centres import RANKED_ROWS, Coarse, rank_cells, rank_line
+from .centres import RANKED_ROWS, Coarse, mark_weak, rank_cells, rank_line
 from .exact import EQUAL_WITHIN, search_rows
 from .neighborlists import Lists, find_place
 from .prefetch import prefetch_row
@@ -117,17 +121,23 @@ def rank_probes(
 ) -> Probes:
     """Return the n_ranks best cells other than its own of every place, best first.
 
-    Out of the cells around its own and those that came next when it was assigned, or, without `reach`, of all.
+    Out of the cells around its own and those that came next when it was assigned, or, without `reach`, of all. Where
+    none came next, weak rows rank all.
     """
     n = len(store)
     probes = Probes(scratch.array("cells", (n, n_ranks), np.int32), scratch.array("scores", (n, n_ranks), np.float32))
     owners, centres = cells.owners, cells.centres
 
+    def rank_others(
+        rows: NDArray[np.float32], places: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        best, scores = rank_cells(rows, cells.coarse, n_ranks + 1, cells.n_cells)
+        others = mark_others(best, owners[places])
+        return best[others].reshape(-1, n_ranks), scores[others].reshape(-1, n_ranks)
+
     def rank_all(start: int, stop: int) -> None:
-        best, scores = rank_cells(read_range(store, start, stop), cells.coarse, n_ranks + 1, cells.n_cells)
-        others = mark_others(best, owners[start:stop])
-        probes.cells[start:stop] = best[others].reshape(-1, n_ranks)
-        probes.scores[start:stop] = scores[others].reshape(-1, n_ranks)
+        found = rank_others(read_range(store, start, stop), np.arange(start, stop))
+        probes.cells[start:stop], probes.scores[start:stop] = found
 
     def rank_around(start: int, stop: int) -> None:
         assert reach is not None
@@ -138,7 +148,14 @@ def rank_probes(
         here = Probes(probes.cells[start:stop], probes.scores[start:stop])
         _rank_around(read_range(store, start, stop), edges, first, centres, around, next_best, cells.firsts, here)
 
-    rank = rank_all if reach is None else rank_around
+    def rank_weak(start: int, stop: int) -> None:
+        rank_around(start, stop)
+        rows = read_range(store, start, stop)
+        found = np.einsum("ij,ij->i", rows, centres[owners[start:stop]])
+        weak = start + np.flatnonzero(mark_weak(found))
+        probes.cells[weak], probes.scores[weak] = rank_others(rows[weak - start], weak)
+
+    rank = rank_all if reach is None else rank_around if cells.next_best.shape[1] else rank_weak
     steps.run_tiles(scratch, cut_evenly(n, RANKED_ROWS), rank, "knn: probes")
     return probes
 

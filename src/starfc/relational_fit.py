@@ -18,9 +18,9 @@ GCN that has half.
 
 People are held out in turns: a share of them, then others, up to three times. Each time network and GCN learn from the
 rest, and the faces held out are clustered, by themselves and in company: by the shipped network, by the new ones, and
-by these with the GCN, at several thresholds, by components and by the refined partition. What was best on average is
-chosen, the shipped network where nothing is better; then all is learned from everybody. The price is four short
-trainings in place of one.
+by these with the GCN, at several thresholds, by components and by the refined partition. What knows their edges best on
+average is chosen, unless something else clusters them clearly better; then all is learned from everybody. The price is
+four short trainings in place of one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _KINDS = {
 _PARTITIONS = ("refined", "components")
 _FEWEST_FOR_GCN = 50  # people; fewer than that are all it would ever know
 _THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-# Of mean F, for a kind that does not know the edges better: it knows these people, the shipped network many worlds.
+# Of mean F, for a kind that does not know the edges best.
 _LEAST_GAIN = 0.004
 _LEAST = np.float32(1e-5)  # probability, below which none counts as smaller in a cross entropy
 # Of mean F, for components to be taken: they chain the more people there are, and those held out are few.
@@ -295,9 +295,9 @@ def fit_people(
 def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> Choice:
     """Choose by mean F scores (kinds, partitions, thresholds, 2) and losses (kinds,).
 
-    The first kind, unless another is clearly better, or is better and knows the edges better too: F hangs on a few
-    large people, the cross entropy is of all edges. Thresholds are compared by a running mean over three, which is less
-    at the mercy of those few as well.
+    The kind that knows the edges best, the first of equals, unless another is clearly better: F hangs on a few large
+    people, the cross entropy is of all edges. Thresholds are compared by a running mean over three, which is less at
+    the mercy of those few as well.
 
     >>> scores = np.zeros((2, 2, len(_THRESHOLDS), 2))
     >>> scores[1, 0, 3] = 0.9
@@ -308,7 +308,7 @@ def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> 
     means = scores.mean(axis=3)
     padded = np.pad(means, ((0, 0), (0, 0), (1, 1)), mode="edge")
     smooth = 0.25 * padded[..., :-2] + 0.5 * padded[..., 1:-1] + 0.25 * padded[..., 2:]
-    smooth[1:][losses[1:] >= losses[0]] -= _LEAST_GAIN
+    smooth[np.arange(len(losses)) != losses.argmin()] -= _LEAST_GAIN
     smooth[:, 1:] -= _LEAST_GAIN_OF_COMPONENTS
     # Of equally good thresholds the highest: wrong links multiply in a collection of more people, lost ones do not.
     kind, partition, last = np.unravel_index(smooth[..., ::-1].argmax(), smooth.shape)

@@ -7,13 +7,14 @@ people have one face it nearly always is; where a hundred people have a hundred 
 that nobody claims are blurred pictures of the hundred. The share of faces left alone tells the two apart: 43 % of lfw,
 14 % of fiw_a, .2 % of pins105, where nine in ten of those left over belong to whom most of their neighbours belong to.
 
-Where most faces are of people with hundreds of them, a group of ten is no person either, but blurred pictures of several
-that are alike. So faces are strays in clusters of one or two, and of one in `_SMALL` of those that half of the faces
-have about them, if that is more.
+Where most faces are of people with hundreds of them, a group of ten is no person either, but blurred pictures of
+several that are alike. So faces are strays in clusters of one or two, and in those `_SMALL` times smaller than the
+median, over faces, if that is more. Where no more than `_FEW` of the faces are strays, each goes to the cluster that
+has half or more of its nearest neighbours, those left out that are strays themselves, if any link to it is not
+hopeless.
 
-Where no more than `_FEW` of the faces are strays, each goes to the cluster that has half or more of its nearest
-neighbours, those left out that are strays themselves, if any link to it is not hopeless. Chosen on pins105 and parts of it and worlds from 900 to 969 and 20,000
-to 20,149; no more can be lost by it than the strays there are.
+Chosen on pins105 and parts of it and worlds from 900 to 969 and 20,000 to 20,149, 89 collections, of which the second
+rule made 8 and the third 7 better, and none worse by .02. No more can be lost by it than the strays there are.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from .score import ScoredEdges
 
 _LARGEST = 2  # faces of a cluster whose faces are strays
-_SMALL = 24  # or so many times smaller than the median, over faces, of cluster sizes
+_SMALL = 24  # times smaller than the cluster of the median face: so are strays, too
 _FEW = 0.02  # share of strays up to which they are taken for people who are there more often
 _LOOKED_AT = 20  # nearest neighbours of a stray that are none
 _HOPELESS = 0.05  # P(same person) of the best link to a cluster, below which a stray stays alone
