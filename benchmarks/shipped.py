@@ -92,7 +92,8 @@ def describe_world(world: World, cache: Path) -> EdgeSample:
 
 
 def average_networks(networks: list[RelationalModel], facts: dict[str, Any]) -> RelationalModel:
-    """Return one network whose log-odds are the mean of those of several of one shape and one range of relations."""
+    """Return one network whose log-odds are the mean of those of several, trained on the same edges."""
+    assert all((network.lowest == networks[0].lowest).all() for network in networks), "relations are cut to one range"
     n_layers = len(networks[0].weights)
     firsts, *between, lasts = ([network.weights[at] for network in networks] for at in range(n_layers))
     biases = [np.concatenate([network.biases[at] for network in networks]) for at in range(n_layers)]

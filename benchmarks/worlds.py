@@ -11,7 +11,7 @@ people have (1 to 500; singletons from none to nearly all). In some, people are 
     x = normalise(offset + blur(normalise(identity + look + pose + noise))).
 
 Nothing here is fitted to a particular data set; ranges were chosen wide around what the three real sets show (cosines
-of one person .4 to .85, standard deviation of strangers' cosines .06 to .15).
+of one person .4 to .85, standard deviation of strangers' cosines .06 to .15, how often strangers are much alike).
 """
 
 from __future__ import annotations
@@ -72,11 +72,11 @@ def draw_crowded_world(seed: int, *, alike: bool = False) -> Collection:
 
 
 def draw_sparse_world(seed: int, *, alike: bool = False) -> Collection:
-    """Draw a collection of 300 to 9,000 faces of people of whom few, none to a third, have more than one or two."""
+    """Draw a collection of 300 to 9,000 faces of people of whom few, none to a third, have more than one."""
     rng = np.random.default_rng([seed, 80])
     n = int(np.exp(rng.uniform(np.log(300), np.log(9000))))
-    is_more = rng.random(n) < rng.choice([0.0, 0.01, 0.03, 0.1, 0.3], p=[0.1, 0.2, 0.25, 0.25, 0.2])
-    sizes = np.where(is_more, 1 + rng.geometric(rng.uniform(0.2, 1), n), 1)
+    has_more = rng.random(n) < rng.choice([0.0, 0.01, 0.03, 0.1, 0.3], p=[0.1, 0.2, 0.25, 0.25, 0.2])
+    sizes = np.where(has_more, 1 + rng.geometric(rng.uniform(0.2, 1), n), 1)
     sizes = sizes[: int(np.searchsorted(np.cumsum(sizes), n)) + 1].astype(np.int64)
     return draw_world(seed, n, sizes=sizes, alike=alike)
 
@@ -189,16 +189,16 @@ def _draw_identities(world: _Draw, n_people: int) -> NDArray[np.float32]:
 def _make_alike(world: _Draw, identities: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
     """Make people more alike than chance, at all heights: by marked traits, and by parts that a few have in common.
 
-    Of independent people, hardly anybody has a best neighbour that is nearer than strangers are expected to be, three
-    in ten; of real people who are there once, six to eight in ten, and the higher, the further beyond what chance
-    explains.
+    Of independent people who are there once, three in ten have a best neighbour that is nearer than one stranger is
+    expected to be; of the people of three real sets, six to eight in ten.
     """
     n_people = len(identities)
     marked = world.facts["traits"] = rng.uniform(0.4, 1.1)
-    shared = world.facts["likeness"] = rng.uniform(0, 1.5)
+    shared = world.facts["shared_parts"] = rng.uniform(0, 1.5)
+    # Less the square, which keeps the mean energy of each number.
     rows = identities * np.exp(marked * rng.standard_normal(identities.shape, dtype=np.float32) - marked**2)
     energies = rng.random((_N_LIKENESSES, n_people)) ** 2 * 2 * shared / _N_LIKENESSES
-    energies /= np.maximum(1, energies.sum(axis=0) / 0.9)
+    energies /= np.maximum(1, energies.sum(axis=0) / 0.9)  # a tenth is everybody's own
     rows *= np.sqrt(1 - energies.sum(axis=0))[:, None]
     for energy in energies:
         n_groups = int(1 + n_people / np.exp(rng.uniform(np.log(2), np.log(200))))

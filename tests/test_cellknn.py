@@ -135,6 +135,20 @@ def test_cells_are_ranked_once(faces, monkeypatch):
     assert len(ranked) == 1
 
 
+def test_few_cells_are_ranked_by_all_rows_only_where_much_is_asked_for(faces, monkeypatch):
+    reaches = []
+
+    def rank(store, cells, n_ranks, reach, *rest):
+        reaches.append(reach)
+        return rank_probes(store, cells, n_ranks, reach, *rest)
+
+    monkeypatch.setattr(cellknn, "rank_probes", rank)
+    build(faces, k=20)
+    build(faces, k=20, recall=0.99)
+    assert reaches[0] == cellknn._EFFORTS[0].scale(20).reach
+    assert reaches[-1] is None
+
+
 def test_few_groups_and_probes_are_made_up_for(faces, monkeypatch, caplog):
     be_lazy(monkeypatch, [Lazy(Reach(3, 2), 2, 2, 2), cellknn._EFFORTS[2]], n_next=2)
     with caplog.at_level("DEBUG", "starfc.cellknn"):

@@ -12,22 +12,34 @@ from starfc.score import ScoredEdges
 from starfc.strays import place_strays
 
 
+def find_home_slowly(scored, labels, i, strays_too):
+    """Return where one face is at home; faces of these clusters have no vote."""
+    everybody = zip(scored.neighbors[i], scored.scores[i], strict=True)
+    listed = [(labels[j], p) for j, p in everybody if j >= 0 and labels[j] not in strays_too][: strays._LOOKED_AT]
+    votes = Counter(label for label, _ in listed)
+    hopeful = [label for label, p in listed if p >= np.float32(strays._HOPELESS)]
+    homes = [home for home in hopeful if votes[home] >= len(listed) / 2]
+    return homes[0] if homes else labels[i]
+
+
 def place_slowly(scored, labels):
     """Apply the definition to one face after another."""
     sizes = Counter(labels.tolist())
+    tiny = {label for label, size in sizes.items() if size <= strays._LARGEST}
     median = statistics.median(sizes[label] for label in labels.tolist())
-    small = {label for label, size in sizes.items() if size <= strays._LARGEST or size * strays._SMALL <= median}
-    left = [i for i, label in enumerate(labels) if label in small]
+    small = tiny | {label for label, size in sizes.items() if size * strays._SMALL <= median}
+    left_over = set(tiny)
+    for label in small - tiny:
+        homes = {find_home_slowly(scored, labels, i, small) for i in np.flatnonzero(labels == label)}
+        if len(homes - {label}) > 1:
+            left_over.add(label)
+    if sum(sizes[label] for label in tiny) > strays._FEW * len(labels):
+        left_over = tiny
     placed = labels.tolist()
+    left = [i for i, label in enumerate(labels) if label in left_over]
     if len(left) <= strays._FEW * len(labels):
         for i in left:
-            everybody = zip(scored.neighbors[i], scored.scores[i], strict=True)
-            listed = [(labels[j], p) for j, p in everybody if j >= 0 and labels[j] not in small][: strays._LOOKED_AT]
-            votes = Counter(label for label, _ in listed)
-            hopeful = [label for label, p in listed if p >= np.float32(strays._HOPELESS)]
-            homes = [h for h in hopeful if votes[h] >= len(listed) / 2]
-            if homes:
-                placed[i] = homes[0]
+            placed[i] = find_home_slowly(scored, labels, i, left_over)
     numbers = {}
     return [numbers.setdefault(label, len(numbers)) for label in placed]
 
@@ -36,9 +48,9 @@ def place_slowly(scored, labels):
 @given(st.data())
 def test_against_the_definition(data):
     rng = np.random.default_rng(data.draw(st.integers(0, 10_000)))
-    n, k = 300, data.draw(st.integers(1, 40))
-    labels = np.sort(rng.integers(0, data.draw(st.integers(1, 6)), n))
-    alone = rng.choice(n, data.draw(st.integers(0, 8)), replace=False)
+    n, k = 400, data.draw(st.integers(1, 40))
+    labels = np.sort(rng.integers(0, data.draw(st.integers(1, 4)), n))
+    alone = rng.choice(n, data.draw(st.integers(0, 10)), replace=False)
     labels[alone] = 10 + np.arange(len(alone)) // data.draw(st.integers(1, 6))
     labels = np.unique(labels, return_inverse=True)[1]
     neighbors = rng.integers(-1, n, (n, k)).astype(np.int32)
@@ -62,12 +74,19 @@ def test_few_strays_join_the_people_around_them():
     assert place_strays(scored, labels).tolist() == [*labels[:1000], *people[1000:]]
 
 
-def test_a_small_group_among_large_people_is_no_person():
+def test_a_small_group_of_several_people_is_no_person():
     scored, labels, people = make_collection(12, 0.3)
-    together = np.where(labels >= 4, 4, labels)  # ten and two more faces: more than a 24th of 250
+    together = np.where(labels >= 4, 4, labels)  # twelve faces: more than a 24th of 250
     assert np.array_equal(place_strays(scored, together), together)
     together[-2:] = 5
     assert place_strays(scored, together).tolist() == [*labels[:1000], *people[1000:]]
+
+
+def test_a_person_with_few_faces_and_one_look_alike_stays_whole():
+    scored, labels, _ = make_collection(10, 0.3)
+    labels = np.minimum(labels, 4)
+    scored.neighbors[1000:] = np.arange(500, 510)  # all of them lead to one person
+    assert np.array_equal(place_strays(scored, labels), labels)
 
 
 def test_where_many_are_alone_they_stay_alone():

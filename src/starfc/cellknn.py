@@ -4,7 +4,8 @@ In: Features. Out: neighbours and similarities of every row, and the cell order.
 
 1. The rows are divided into cells of about 32 (cells.py), found by way of grouped centres (centres.py); rows that are
    far from all they find look longer, and every row keeps what came next.
-2. Every row ranks the cells around its own and those that came next (probes.py) and looks into its own and the few best
+2. Every row ranks the cells around its own and those that came next, or, where cells are few, weak rows all of them
+   (probes.py), and looks into its own and the few best
    (celljoin.py). What it finds is offered to the other side too (neighborlists.py).
 3. It looks into further cells as far as they come near enough to what it has.
 4. Neighbours of neighbours are looked at, as often as it takes (expansion.py).

@@ -1,7 +1,7 @@
 """Fit of the relational scorer to known people: what `--preset default` does.
 
 In: Features, labels, an index of the people, and a way to train a GCN. Out: a Model, with the threshold and the
-partition that suit it. Relations do not depend on the embedder, so a network that knows 2,000 worlds is a good
+partition that suit it. Relations do not depend on the embedder, so a network that knows 2,900 worlds is a good
 start, and a few hundred people are enough to learn what is different here: how alike relatives are, how often people
 occur, what the embedder confuses. A GCN reads the features themselves, and needs more people; where it helps, the two
 are combined (`relational_model.py`).
@@ -160,15 +160,19 @@ class Judged:
 
 @dataclass(frozen=True)
 class RoundReport:
-    """How well the people held out in a round were found: mean of both F scores, at the best of the thresholds."""
+    """How well the people held out in a round were found, by kind.
+
+    Mean of both F scores, at the best of the thresholds, and mean cross entropy of their edges.
+    """
 
     number: int
     rounds: int
     n_people: int
     scores: dict[str, float]
+    losses: dict[str, float]
 
     def __str__(self) -> str:
-        found = ", ".join(f"{kind} {score:.4f}" for kind, score in self.scores.items())
+        found = ", ".join(f"{kind} {score:.4f} (loss {self.losses[kind]:.4f})" for kind, score in self.scores.items())
         return f"held-out people, round {self.number}/{self.rounds} ({self.n_people} people): F {found}"
 
 
@@ -275,9 +279,9 @@ def fit_people(
         gcn = make_gcn(f"round{number}", learned)
         seen = gather_judged(features, labels, learned, held, [seed, _COMPANY, number])
         judged += [collection.score(networks, gcn, k) for collection in seen]
-        best = np.mean([scores for scores, _ in judged[-len(seen) :]], axis=(0, 4)).max(axis=(1, 2))
-        scores = {kind: round(float(score), 6) for kind, score in zip(_KINDS, best, strict=False)}
-        on_report(RoundReport(number + 1, len(rounds), len(held), scores))
+        scores, losses = (np.mean(figures, axis=0) for figures in zip(*judged[-len(seen) :], strict=True))
+        best = scores.mean(axis=3).max(axis=(1, 2))
+        on_report(RoundReport(number + 1, len(rounds), len(held), _name_kinds(best), _name_kinds(losses)))
     progress("held-out people", len(rounds), len(rounds))
     choice = choose_setting(*(np.mean(figures, axis=0) for figures in zip(*judged, strict=True))) if judged else None
     is_unproved = choice is None and held_out > 0
@@ -290,6 +294,11 @@ def fit_people(
     if share < 1:
         network = halve_residual(network, known)
     return network, make_gcn("all", index) if weight > 0 else None, choice
+
+
+def _name_kinds(figures: NDArray[np.float64]) -> dict[str, float]:
+    """Return figures by kind; without a GCN there are fewer."""
+    return {kind: round(float(figure), 6) for kind, figure in zip(_KINDS, figures, strict=False)}
 
 
 def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> Choice:
