@@ -45,11 +45,13 @@ from .tiles import run_tiles
 PREFERENCES = {"precision": 0.9, "balanced": 0.7, "recall": 0.4}
 FORMAT = "starfc-relational"
 SCORES = "scores0"  # the array that the scores are in, in files
-BITS = 3  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
+BITS = 4  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
 _NOTHING = 1e-30
 _DISCOVERY = RELATIONS.index("discovery_hi")
 _MOST_DISCOVERY = 3.0
 _DECADE = np.float32(np.log(10.0))  # ten times the strangers are a tenth of the odds
+# Fewer than in any world it has learned from: what it says counts as far as chance pairs among all of them allow.
+_FEWEST_FACES = 60
 _LOW_MATCHES = 4.0  # evidence of the lower tenth of best neighbours down to which nothing is asked for
 _EDGES_AT_A_TIME = 256  # through the network
 _TILE_ROWS = 128  # few enough for the relations of their edges to stay in the cache
@@ -186,7 +188,10 @@ def score_by_relations(
     measured = profiles or measure_profiles(features, progress=progress)
     around = survey_graph(graph, measured.weigh_edges(graph))
     order = order_rows(graph)
-    return ScoredEdges(graph.neighbors, predict_edges(around, chosen, order=order, scratch=scratch, progress=progress))
+    scores = predict_edges(around, chosen, order=order, scratch=scratch, progress=progress)
+    if graph.n < _FEWEST_FACES:
+        scores[:] = np.minimum(scores, np.clip(1 - graph.n * 10.0**-around.evidence, 0, 1))
+    return ScoredEdges(graph.neighbors, scores)
 
 
 def predict_edges(
