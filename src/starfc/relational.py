@@ -12,7 +12,8 @@ there (`find_least_discovery`).
 
 Nothing in it depends on the embedder, its dimension or the size of the collection, so one model, trained over many
 worlds (`benchmarks/worlds.py`), serves all; `relational_training.py` fits it to labelled faces. Edges without evidence
-(ten or more strangers expected) have p = 0.
+(ten or more strangers expected) have p = 0. No world has fewer than 60 faces; among fewer, p is at most 1 less the
+chance pairs expected among all of them.
 """
 
 from __future__ import annotations
