@@ -88,8 +88,19 @@ def draw_alike_world(seed: int) -> Collection:
     return (draw_world, draw_small_world, draw_crowded_world, draw_sparse_world)[kind](seed, alike=True)
 
 
+def draw_various_world(seed: int) -> Collection:
+    """Draw a collection of people who hardly look alike from one picture to the next; in half of them others do."""
+    rng = np.random.default_rng([seed, 83])
+    return draw_world(seed, alike=bool(rng.random() < 0.5), various=True)
+
+
 def draw_world(
-    seed: int, n_faces: int | None = None, *, sizes: NDArray[np.int64] | None = None, alike: bool = False
+    seed: int,
+    n_faces: int | None = None,
+    *,
+    sizes: NDArray[np.int64] | None = None,
+    alike: bool = False,
+    various: bool = False,
 ) -> Collection:
     """Draw a collection.
 
@@ -103,6 +114,8 @@ def draw_world(
         How many faces each person has; drawn by default.
     alike : bool
         Whether people are more alike than chance makes them.
+    various : bool
+        Whether each looks different in many ways, so that two of their pictures may have little in common.
 
     Returns
     -------
@@ -124,6 +137,8 @@ def draw_world(
         identities = _make_alike(world, identities, np.random.default_rng([seed, 82]))
     rows = identities[labels]
     rows += _draw_looks(world, labels, len(sizes))
+    if various:
+        rows += _draw_variety(world, labels, len(sizes), np.random.default_rng([seed, 84]))
     rows = _spoil(world, rows, labels, len(sizes))
     rows = _embed(world, rows, labels)
     if rng.random() < 0.3:
@@ -245,6 +260,22 @@ def _draw_looks(world: _Draw, labels: NDArray[np.int64], n_people: int) -> NDArr
         young, old = world.normals(n_people), world.normals(n_people)
         rows += strength * (np.cos(angle) * young[labels] + np.sin(angle) * old[labels])
         rows += strength * 0.4 * np.cos(angle) * world.normals(1)  # age moves everybody the same way, too
+    return rows
+
+
+def _draw_variety(
+    world: _Draw, labels: NDArray[np.int64], n_people: int, rng: np.random.Generator
+) -> NDArray[np.float32]:
+    """Draw by how much each picture differs along a few axes of the person's own, in part the same for all."""
+    n_axes = int(rng.integers(2, 7))
+    world.facts["variety"] = energy = float(rng.uniform(0.3, 1.6))
+    shared = rng.uniform(0, 0.5)
+    strength = np.sqrt(energy / n_axes * np.exp(0.5 * rng.normal(size=n_people)))[labels]
+    rows = np.zeros((len(labels), world.dim), dtype=np.float32)
+    for _ in range(n_axes):
+        own, common = world.normals(n_people, rng=rng), world.normals(1, rng=rng)
+        axis = np.sqrt(1 - shared) * own + np.sqrt(shared) * common
+        rows += (strength * rng.standard_normal(len(labels)))[:, None].astype(np.float32) * axis[labels]
     return rows
 
 

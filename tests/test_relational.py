@@ -13,16 +13,21 @@ from starfc import relational
 from starfc.errors import ModelError
 from starfc.features import Features
 from starfc.knn import KnnGraph, build_knn
+from starfc.looks import HOPEFUL, decode_chances, sum_beliefs
 from starfc.metrics import bcubed
 from starfc.partition import label_components
+from starfc.perceptron import Perceptron
 from starfc.profiles import measure_profiles
 from starfc.prune import parse_edges
 from starfc.relational import (
+    INPUTS,
     PREFERENCES,
     RelationalModel,
+    describe_again,
     find_least_discovery,
     load_relational,
     load_shipped,
+    predict_codes,
     predict_edges,
     score_by_relations,
 )
@@ -32,13 +37,19 @@ from starfc.synth import make_faces
 from starfc.threads import limited_threads
 
 
-def draw_model(seed=0, hidden=(5, 3)):
+def draw_perceptron(n_inputs, seed=0, hidden=(5, 3)):
     """A random network."""
     rng = np.random.default_rng(seed)
-    widths = [len(RELATIONS), *hidden, 1]
+    widths = [n_inputs, *hidden, 1]
     weights = tuple(rng.normal(size=shape).astype(np.float32) / 9 for shape in pairwise(widths))
     biases = tuple(rng.normal(size=width).astype(np.float32) for width in widths[1:])
-    return RelationalModel(weights, biases, np.full(widths[0], -5, np.float32), np.full(widths[0], 8, np.float32))
+    lowest, highest = np.full(widths[0], -5, np.float32), np.full(widths[0], 8, np.float32)
+    return Perceptron(weights, biases, lowest, highest)
+
+
+def draw_model():
+    """A random network for the first sight, and no second look."""
+    return RelationalModel(draw_perceptron(len(RELATIONS)))
 
 
 @pytest.fixture(scope="module")
@@ -59,12 +70,31 @@ def test_scores_are_those_of_the_network_edge_by_edge(album):
         for line, position in zip(relations.astype(np.float64), positions, strict=True):
             values = np.minimum(np.maximum(line, -5), 8)
             for layer in range(3):
-                values = values @ model.weights[layer].astype(np.float64) + model.biases[layer]
+                values = values @ model.first.weights[layer].astype(np.float64) + model.first.biases[layer]
                 values = np.maximum(values, 0) if layer < 2 else values
             log_odds[i, position] = values[0]
             short = find_least_discovery(around) - line[RELATIONS.index("discovery_hi")]
             log_odds[i, position] -= np.log(10) * max(short, 0)
     np.testing.assert_allclose(scores, 1 / (1 + np.exp(-log_odds)), atol=1e-4)
+
+
+def test_a_second_look_is_added_to_the_first(album):
+    """Edge by edge: hopeful ones have the sum of both networks' log-odds, others what they had."""
+    features, graph, _ = album
+    around = survey_graph(graph, measure_profiles(features).weigh_edges(graph))
+    first, second = load_shipped().first, draw_perceptron(len(INPUTS), seed=3)
+    codes = predict_codes(around, first)
+    beliefs = sum_beliefs(graph.neighbors, codes)
+    scores = predict_edges(around, RelationalModel(first, second))
+    seen = np.zeros(scores.shape, dtype=bool)
+    for i in range(0, 600, 7):
+        inputs, positions = describe_again(around, beliefs, np.array([i]))
+        seen[i, positions] = True
+        odds = np.exp((codes[i, positions] - 128.0) / 14 + second.predict(inputs).astype(np.float64))
+        np.testing.assert_allclose(scores[i, positions], odds / (1 + odds), atol=1e-4)
+        np.testing.assert_allclose(scores[i, ~seen[i]], decode_chances(codes[i, ~seen[i]]), atol=1e-6)
+        assert (decode_chances(codes[i, ~seen[i]]) <= HOPEFUL).all()
+    assert seen.any()
 
 
 def test_low_edges_lose_odds_where_all_matches_stand_high(album):
@@ -78,7 +108,7 @@ def test_low_edges_lose_odds_where_all_matches_stand_high(album):
         for i in (0, 300):
             relations, positions = relate_rows(placed, np.array([i]))
             short = np.maximum(least - relations[:, RELATIONS.index("discovery_hi")].astype(np.float64), 0)
-            odds = np.exp(model.predict(relations).astype(np.float64)) / 10**short
+            odds = np.exp(model.first.predict(relations).astype(np.float64)) / 10**short
             np.testing.assert_allclose(scores[i, positions], odds / (1 + odds), rtol=1e-4, atol=1e-7)
 
 
@@ -145,7 +175,8 @@ def test_a_model_is_saved_and_read_back(tmp_path):
     model = draw_model()
     model.save(tmp_path / "model", "# card\n")
     again = load_relational(tmp_path / "model")
-    assert all((a == b).all() for a, b in zip(model.weights + model.biases, again.weights + again.biases, strict=True))
+    assert model.tensors.keys() == again.tensors.keys()
+    assert all((tensor == again.tensors[name]).all() for name, tensor in model.tensors.items())
     assert (tmp_path / "model" / "README.md").read_text() == "# card\n"
 
 
@@ -160,13 +191,15 @@ def test_foreign_and_damaged_folders_are_refused(tmp_path):
 
 
 def test_wrong_shapes_and_values_are_refused():
-    model = draw_model()
+    first = draw_model().first
     with pytest.raises(ModelError, match="layers have shapes"):
-        RelationalModel(model.weights[:2], model.biases[:2], model.lowest, model.highest)
+        RelationalModel(replace(first, weights=first.weights[:2], biases=first.biases[:2]))
     with pytest.raises(ModelError, match="range for each"):
-        RelationalModel(model.weights, model.biases, model.lowest[:3], model.highest)
+        RelationalModel(replace(first, lowest=first.lowest[:3]))
     with pytest.raises(ModelError, match="NaN"):
-        RelationalModel(model.weights, (model.biases[0] * np.nan, *model.biases[1:]), model.lowest, model.highest)
+        RelationalModel(replace(first, biases=(first.biases[0] * np.nan, *first.biases[1:])))
+    with pytest.raises(ModelError, match="layers have shapes"):
+        RelationalModel(first, first)
 
 
 def test_the_shipped_model_is_small_and_has_a_card():
@@ -175,10 +208,12 @@ def test_the_shipped_model_is_small_and_has_a_card():
     folder = files("starfc") / "shipped"
     assert len((folder / "model.safetensors").read_bytes()) < 3e6
     assert "synthetic" in (folder / "README.md").read_text(encoding="utf-8")
-    assert load_shipped().facts["n_edges"] > 100_000
+    assert all(load_shipped().facts[network]["n_edges"] > 100_000 for network in ("first", "second"))
 
 
-def test_a_killed_scoring_goes_on_behind_the_last_tile(tmp_path, monkeypatch):
+@pytest.mark.parametrize("at", [3, 10])
+def test_a_killed_scoring_goes_on_behind_the_last_tile(tmp_path, monkeypatch, at):
+    """Killed at first sight, or in the second look."""
     rows, _ = make_faces(400, people=40, dim=32)
     features = Features(rows)
     graph = build_knn(features, k=20)
@@ -186,17 +221,17 @@ def test_a_killed_scoring_goes_on_behind_the_last_tile(tmp_path, monkeypatch):
     whole = score_by_relations(features, graph).scores
     calls, relate = [], relational.relate_rows
 
-    def relate_some(around, rows):
-        calls.append(int(rows[0]))
-        if len(calls) == 4:
+    def relate_some(around, rows, *, only=None):
+        calls.append((int(rows[0]), only is None))
+        if len(calls) == at + 1:
             raise KeyboardInterrupt
-        return relate(around, rows)
+        return relate(around, rows, only=only)
 
     monkeypatch.setattr(relational, "relate_rows", relate_some)
     with limited_threads(1):
         with pytest.raises(KeyboardInterrupt):
             score_by_relations(features, graph, scratch=Scratch(tmp_path / "work"))
-        done = set(calls[:3])
+        done = set(calls[:at])
         found = score_by_relations(features, graph, scratch=Scratch(tmp_path / "work")).scores
     assert np.array_equal(found, whole)
-    assert not done & set(calls[4:]) and len(calls) == 4 + 7 - 3
+    assert not done & set(calls[at + 1 :]) and len(calls) == at + 1 + 2 * 7 - at

@@ -112,7 +112,8 @@ def test_held_out_faces_are_judged_by_themselves_and_in_company(faces, index):
 
 
 def shift_log_odds(network, by):
-    return replace(network, biases=(*network.biases[:-1], network.biases[-1] + np.float32(by)))
+    second = network.second
+    return replace(network, second=replace(second, biases=(*second.biases[:-1], second.biases[-1] + np.float32(by))))
 
 
 def test_scores_are_those_of_the_pipeline(faces):
@@ -191,15 +192,15 @@ def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
 )
 def test_a_model_is_made_of_what_was_chosen(faces, small, monkeypatch, kind, share, weight):
     """Its network against one that is fitted with nobody held out: none, half or all of what that one has learned."""
-    whole = open_network(train(*faces, threads=1, held_out=0.0))
+    whole = open_network(train(*faces, threads=1, held_out=0.0)).second
     choice = relational_fit.Choice(kind, "refined", 0.6, 0.9, 0.9)
     monkeypatch.setattr(relational_fit, "choose_setting", lambda scores, losses: choice)
     model = train(*faces, threads=1)
-    found, known = open_network(model), load_shipped()
+    found, known = open_network(model).second, load_shipped().second
     assert model.config.scorer == ("relational" if weight is None else "combined")
     assert weight is None or model.config.gcn_weight == weight
-    relations = np.random.default_rng(0).uniform(known.lowest, known.highest, (50, len(known.lowest)))
-    before, after, now = (network.predict(relations.astype(np.float32)) for network in (known, whole, found))
+    inputs = np.random.default_rng(0).uniform(known.lowest, known.highest, (50, len(known.lowest)))
+    before, after, now = (network.predict(inputs.astype(np.float32)) for network in (known, whole, found))
     assert np.abs(after - before).max() > 0.01
     np.testing.assert_allclose(now, before + share * (after - before), atol=1e-3)
 

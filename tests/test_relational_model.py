@@ -56,7 +56,8 @@ def test_settings_come_from_the_model(model, faces):
 def test_a_work_folder_tells_networks_apart(model, faces, tmp_path):
     first = starfc.cluster(faces, model=model, workdir=tmp_path)
     network = open_network(model)
-    changed = replace(network, biases=(*network.biases[:-1], network.biases[-1] + 5))
+    shifted = replace(network.first, biases=(*network.first.biases[:-1], network.first.biases[-1] + 5))
+    changed = replace(network, first=shifted)
     other = starfc.cluster(
         faces, model=make_model(changed, dim=32, tau1=PREFERENCES["balanced"], training={}), workdir=tmp_path
     )

@@ -1,10 +1,11 @@
 """Relational scoring: P(same person) for every edge from relations alone, with a model that is shipped with starfc.
 
 In: Features and their KnnGraph. Out: ScoredEdges with probabilities. Each face's own chance similarities
-(`profiles.py`) turn cosines into evidence, evidence becomes relations (`relations.py`), and a small network turns those
-into log-odds,
+(`profiles.py`) turn cosines into evidence, evidence becomes relations r (`relations.py`), and a small network
+(`perceptron.py`) turns those into log-odds. With the probabilities of all edges at hand, those that are not hopeless
+get a second look: what their ends' matches think of each other (`looks.py`), l, tells a second network what to add,
 
-    log p / (1 - p) = W_3 relu(W_2 relu(W_1 r + b_1) + b_2) + b_3.
+    o_1 = first(r),    log p / (1 - p) = o_1 + second(r, l(o_1)).
 
 How likely a match is differs between collections; the relations that tell of the collection carry it. Where all matches
 stand very high, what stands low are look-alikes: edges lose the odds by which they fall short of what is asked for
@@ -19,21 +20,22 @@ chance pairs expected among all of them.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from .atomic import replacing_folder
 from .errors import ModelError
 from .features import Features
 from .knn import KnnGraph
+from .looks import LOOKS, Beliefs, decode_chances, encode_log_odds, look_again, mark_hopeful, sum_beliefs
+from .perceptron import Perceptron, read_perceptron
 from .profiles import Profiles, measure_profiles
 from .progress import Progress, silent
 from .relations import RELATIONS, Surroundings, relate_rows, survey_graph
@@ -45,8 +47,13 @@ from .tiles import run_tiles
 # An edge is kept if p is above: what a user prefers, in words.
 PREFERENCES = {"precision": 0.9, "balanced": 0.7, "recall": 0.4}
 FORMAT = "starfc-relational"
+INPUTS = (*RELATIONS, *LOOKS)  # of the second network; the first has the relations alone
 SCORES = "scores0"  # the array that the scores are in, in files
-BITS = 4  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
+BITS = 5  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
+_CODES = "first"  # the array of first probabilities
+_STAGES = "relations", "second look"
+FIRST_ODDS = INPUTS.index("log_odds")
+_SECOND = "second."  # before the names of the second network's tensors
 _NOTHING = 1e-30
 _DISCOVERY = RELATIONS.index("discovery_hi")
 _MOST_DISCOVERY = 3.0
@@ -54,66 +61,54 @@ _DECADE = np.float32(np.log(10.0))  # ten times the strangers are a tenth of the
 # Fewer than in any world it has learned from: what it says counts as far as chance pairs among all of them allow.
 _FEWEST_FACES = 60
 _LOW_MATCHES = 4.0  # evidence of the lower tenth of best neighbours down to which nothing is asked for
-_EDGES_AT_A_TIME = 256  # through the network
 _TILE_ROWS = 128  # few enough for the relations of their edges to stay in the cache
 
 
 @dataclass(frozen=True)
 class RelationalModel:
-    """A network from relations to log-odds.
+    """Networks from relations to log-odds.
 
     Attributes
     ----------
-    weights : tuple of float32 (inputs, outputs)
-        Of each layer; the first takes RELATIONS, the last gives one number.
-    biases : tuple of float32 (outputs,)
-    lowest, highest : float32 (relations,)
-        Range of each relation in training. Beyond it a network says anything, so relations are cut to it.
+    first : Perceptron
+        From RELATIONS.
+    second : Perceptron, optional
+        From RELATIONS and LOOKS to what is added to the log-odds of the first; without it there is no second look.
     facts : dict
-        What it was trained on.
+        What they were trained on.
     """
 
-    weights: tuple[NDArray[np.float32], ...]
-    biases: tuple[NDArray[np.float32], ...]
-    lowest: NDArray[np.float32]
-    highest: NDArray[np.float32]
+    first: Perceptron
+    second: Perceptron | None = None
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        widths = [len(RELATIONS), *(len(bias) for bias in self.biases)]
-        shapes = [weight.shape for weight in self.weights]
-        if widths[-1] != 1 or shapes != list(pairwise(widths)):
-            raise ModelError(
-                f"a relational model takes {len(RELATIONS)} relations and gives one number; its layers have shapes"
-                f" {shapes}: the folder is damaged or of another version"
-            )
-        if self.lowest.shape != (len(RELATIONS),) or self.highest.shape != (len(RELATIONS),):
-            raise ModelError(f"a relational model needs a range for each of {len(RELATIONS)} relations; train it again")
-        if not all(np.isfinite(tensor).all() for tensor in (*self.weights, *self.biases, self.lowest, self.highest)):
-            raise ModelError("the model holds NaN or infinite weights; train it again")
+        self.first.require_inputs(RELATIONS)
+        if self.second is not None:
+            self.second.require_inputs(INPUTS)
 
     @property
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """All numbers of the model by name."""
-        tensors = {f"layer{at}.weight": np.ascontiguousarray(weight) for at, weight in enumerate(self.weights)}
-        tensors |= {f"layer{at}.bias": np.ascontiguousarray(bias) for at, bias in enumerate(self.biases)}
-        return tensors | {"lowest": np.ascontiguousarray(self.lowest), "highest": np.ascontiguousarray(self.highest)}
-
-    def predict(self, relations: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the log-odds of edges, (m, relations) -> (m,)."""
-        weights = tuple(np.ascontiguousarray(weight) for weight in self.weights)
-        rows = np.ascontiguousarray(relations)
-        return np.asarray(_run_network(rows, self.lowest, self.highest, weights, self.biases))
+        second = {} if self.second is None else self.second.name_tensors(_SECOND)
+        return self.first.name_tensors() | second
 
     def save(self, folder: str | Path, card: str) -> None:
         """Write `model.safetensors`, `config.json` and the model card, all or none."""
         from safetensors.numpy import save
 
-        config = {"format": FORMAT, "scorer": "relational", "relations": list(RELATIONS), "training": self.facts}
+        config = {"format": FORMAT, "scorer": "relational", "relations": list(INPUTS), "training": self.facts}
         with replacing_folder(Path(folder)) as aside:
             (aside / "model.safetensors").write_bytes(save(self.tensors))
             (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             (aside / "README.md").write_text(card, encoding="utf-8")
+
+
+def read_model(tensors: Mapping[str, NDArray[np.float32]], facts: dict[str, Any]) -> RelationalModel:
+    """Return the model whose numbers have these names; KeyError where one is missing."""
+    has_second = any(name.startswith(_SECOND) for name in tensors)
+    second = read_perceptron(tensors, _SECOND) if has_second else None
+    return RelationalModel(read_perceptron(tensors), second, facts)
 
 
 def load_relational(folder: str | Path) -> RelationalModel:
@@ -124,22 +119,21 @@ def load_relational(folder: str | Path) -> RelationalModel:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         tensors = load((folder / "model.safetensors").read_bytes())
-        n_layers = len(tensors) // 2 - 1
-        weights = tuple(tensors[f"layer{at}.weight"] for at in range(n_layers))
-        biases = tuple(tensors[f"layer{at}.bias"] for at in range(n_layers))
-        ranges = tensors["lowest"], tensors["highest"]
     except Exception as error:  # safetensors has an exception of its own
         raise ModelError(f"{folder} is no relational model ({error}); pass a folder that starfc has written") from error
-    if config.get("format") != FORMAT or config.get("relations") != list(RELATIONS):
+    if config.get("format") != FORMAT or config.get("relations") != list(INPUTS):
         raise ModelError(f"{folder} is a model of other relations than this version's; train it again")
-    return RelationalModel(weights, biases, *ranges, config.get("training", {}))
+    try:
+        return read_model(tensors, config.get("training", {}))
+    except KeyError as error:
+        raise ModelError(f"{folder} lacks the tensor {error}; pass a folder that starfc has written") from error
 
 
 @cache
 def load_shipped() -> RelationalModel:
     """Return the model that comes with starfc.
 
-    >>> load_shipped().weights[0].shape[0] == len(RELATIONS)
+    >>> load_shipped().first.weights[0].shape[0] == len(RELATIONS)
     True
     """
     return load_relational(Path(str(files("starfc") / "shipped")))
@@ -207,83 +201,120 @@ def predict_edges(
 
     Rows are visited in the given order: where neighbours follow each other, their lists are still in the cache.
     """
-    place, least = scratch or Scratch(), find_least_discovery(around)
-    n, k = around.neighbors.shape
-    visited = np.arange(n, dtype=np.int32) if order is None else order
-    place.start_journal(-(-n // _TILE_ROWS))
-    scores = place.array(SCORES, (n, k), np.float32)
+    visits = _Visits(len(around.neighbors), 1 if model.second is None else 2, order, scratch or Scratch(), progress)
+    scores = visits.place.array(SCORES, around.neighbors.shape, np.float32)
+    judge = _make_judge(around, model.first)
+    if model.second is None:
 
-    def predict_tile(start: int, stop: int) -> None:
-        if place.is_done(start // _TILE_ROWS):
-            return
-        rows = visited[start:stop]
-        relations, positions = relate_rows(around, rows)
-        log_odds = np.full((stop - start, k), -np.inf, dtype=np.float32)
-        log_odds.reshape(-1)[positions] = predict_log_odds(model, relations, least)
-        _squash(log_odds)
-        scores[rows] = log_odds
-        place.mark(start // _TILE_ROWS)
+        def set_scores(rows: NDArray[np.int32]) -> None:
+            scores[rows] = _squash(judge(rows))
 
-    run_tiles(n, _TILE_ROWS, predict_tile, "relations", progress, place.relieve)
+        visits.run(0, set_scores)
+        return scores
+    second, codes = model.second, visits.place.array(_CODES, around.neighbors.shape, np.uint8)
+    _set_codes(visits, judge, codes)
+    beliefs = sum_beliefs(around.neighbors, codes)
+
+    def look(rows: NDArray[np.int32]) -> None:
+        inputs, positions = describe_again(around, beliefs, rows)
+        found = decode_chances(codes[rows])
+        found.reshape(-1)[positions] = _squash(add_second(second, inputs))
+        scores[rows] = found
+
+    visits.run(1, look)
+    visits.place.drop(_CODES)
     return scores
 
 
-def predict_log_odds(model: RelationalModel, relations: NDArray[np.float32], least: float) -> NDArray[np.float32]:
+def predict_codes(around: Surroundings, first: Perceptron) -> NDArray[np.uint8]:
+    """Return the first probability of every edge as a code (`looks.py`), uint8 (n, k)."""
+    codes = np.empty(around.neighbors.shape, dtype=np.uint8)
+    _set_codes(_Visits(len(codes), 1, None, Scratch(), silent), _make_judge(around, first), codes)
+    return codes
+
+
+class _Visits:
+    """Passes over the tiles of n rows in some order; what a killed run has finished is not done again."""
+
+    def __init__(
+        self, n: int, n_passes: int, order: NDArray[np.int32] | None, place: Scratch, progress: Progress
+    ) -> None:
+        self.place, self._progress = place, progress
+        self._order = np.arange(n, dtype=np.int32) if order is None else order
+        self._n_tiles = -(-n // _TILE_ROWS)
+        place.start_journal(n_passes * self._n_tiles)
+
+    def run(self, number: int, work: Callable[[NDArray[np.int32]], None]) -> None:
+        """Do the work of a pass for the rows of each tile."""
+
+        def visit(start: int, stop: int) -> None:
+            unit = number * self._n_tiles + start // _TILE_ROWS
+            if not self.place.is_done(unit):
+                work(self._order[start:stop])
+                self.place.mark(unit)
+
+        run_tiles(len(self._order), _TILE_ROWS, visit, _STAGES[number], self._progress, self.place.relieve)
+
+
+def _make_judge(around: Surroundings, first: Perceptron) -> Callable[[NDArray[np.int32]], NDArray[np.float32]]:
+    """Return the function that gives the first log-odds of the edges of some rows, -inf without evidence."""
+    least, k = find_least_discovery(around), around.neighbors.shape[1]
+
+    def judge(rows: NDArray[np.int32]) -> NDArray[np.float32]:
+        relations, positions = relate_rows(around, rows)
+        log_odds = np.full((len(rows), k), -np.inf, dtype=np.float32)
+        log_odds.reshape(-1)[positions] = predict_log_odds(first, relations, least)
+        return log_odds
+
+    return judge
+
+
+def _set_codes(
+    visits: _Visits, judge: Callable[[NDArray[np.int32]], NDArray[np.float32]], codes: NDArray[np.uint8]
+) -> None:
+    """Set the first probabilities."""
+
+    def work(rows: NDArray[np.int32]) -> None:
+        codes[rows] = encode_log_odds(judge(rows))
+
+    visits.run(0, work)
+
+
+def describe_again(
+    around: Surroundings, beliefs: Beliefs, rows: NDArray[Any]
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Describe the edges of some rows that get a second look.
+
+    Returns
+    -------
+    inputs : float32 (m, len(INPUTS))
+    positions : int64 (m,)
+        Of the edges in the flattened (rows, k) block.
+    """
+    relations, positions = relate_rows(around, rows, only=mark_hopeful(beliefs, rows))
+    return np.hstack((relations, look_again(beliefs, rows, positions))), positions
+
+
+def add_second(second: Perceptron, inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the log-odds after the second look, of inputs (m, len(INPUTS))."""
+    return np.asarray(inputs[:, FIRST_ODDS] + second.predict(inputs), dtype=np.float32)
+
+
+def predict_log_odds(first: Perceptron, relations: NDArray[np.float32], least: float) -> NDArray[np.float32]:
     """Return the log-odds of described edges (m,), less where fewer strangers are asked for than a face links."""
     missing = np.maximum(np.float32(least) - relations[:, _DISCOVERY], 0)
-    return np.asarray(model.predict(relations) - _DECADE * missing, dtype=np.float32)
+    return np.asarray(first.predict(relations) - _DECADE * missing, dtype=np.float32)
 
 
-@njit(cache=True, nogil=True)
-def _run_network(relations, lowest, highest, weights, biases):  # type: ignore[no-untyped-def]
-    """Return the log-odds of edges, so few at a time that what is between the layers stays in the cache."""
-    out = np.empty(len(relations), dtype=np.float32)
-    widest = relations.shape[1]
-    for bias in biases:
-        widest = max(widest, len(bias))
-    below, above = np.empty(_EDGES_AT_A_TIME * widest, np.float32), np.empty(_EDGES_AT_A_TIME * widest, np.float32)
-    for start in range(0, len(relations), _EDGES_AT_A_TIME):
-        block = relations[start : start + _EDGES_AT_A_TIME]
-        width = block.shape[1]
-        _cut_to_range(block, lowest, highest, below)
-        for layer in range(len(weights)):
-            values = below[: len(block) * width].reshape(len(block), width)
-            width = len(biases[layer])
-            product = above[: len(block) * width].reshape(len(block), width)
-            np.dot(values, weights[layer], product)
-            _add_bias(product, biases[layer], np.float32(0 if layer + 1 < len(weights) else -np.inf))
-            below, above = above, below
-        out[start : start + len(block)] = below[: len(block)]
-    return out
-
-
-@njit(cache=True, nogil=True)
-def _cut_to_range(block, lowest, highest, out):  # type: ignore[no-untyped-def]
-    """Write the relations of some edges one after the other, each cut to its range."""
-    width = block.shape[1]
-    for edge in range(len(block)):
-        for at in range(width):
-            value = block[edge, at] if block[edge, at] > lowest[at] else lowest[at]
-            out[edge * width + at] = value if value < highest[at] else highest[at]
-
-
-@njit(cache=True, nogil=True)
-def _add_bias(values, bias, lowest):  # type: ignore[no-untyped-def]
-    """Add the bias to every row, and raise what is below the lowest to it."""
-    for row in range(len(values)):
-        for at in range(len(bias)):
-            value = values[row, at] + bias[at]
-            values[row, at] = value if value > lowest else lowest
-
-
-def _squash(values: NDArray[np.float32]) -> None:
-    """Turn log-odds into probabilities in place."""
+def _squash(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Turn log-odds into probabilities, in place."""
     np.clip(values, -80, 30, out=values)
     np.negative(values, out=values)
     np.exp(values, out=values)
     values += 1
     np.reciprocal(values, out=values)
     values[values < _NOTHING] = 0
+    return values
 
 
 def find_least_discovery(around: Surroundings) -> float:

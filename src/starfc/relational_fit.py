@@ -266,7 +266,7 @@ def fit_people(
         None when nobody was held out. Where nobody could be, though it was asked for, the network is `start`.
     """
     known = start or load_shipped()
-    describe = _Describer(features, labels, k, seed, workdir or Workdir(None), depends_on or {})
+    describe = _Describer(features, labels, k, seed, workdir or Workdir(None), depends_on or {}, known)
     fit = _Fitter(describe, known, steps, hidden, seed)
     make_gcn = train_gcn if train_gcn is not None and len(index) >= _FEWEST_FOR_GCN else lambda name, people: None
     judged: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
@@ -344,9 +344,11 @@ class _Describer:
         seed: int,
         workdir: Workdir,
         depends_on: dict[str, Any],
+        start: RelationalModel,
     ) -> None:
-        self._features, self._labels, self._k, self._seed = features, labels, k, seed
-        self._workdir, self._depends_on = workdir, depends_on
+        self._features, self._labels, self._k, self._seed, self._start = features, labels, k, seed, start
+        self._workdir = workdir
+        self._depends_on = depends_on | {"k": k, "seed": seed, "start": digest_arrays(**start.tensors)}
 
     def __call__(self, name: str, rows: NDArray[np.int64]) -> EdgeSample:
         """Describe the edges among the given rows."""
@@ -354,9 +356,9 @@ class _Describer:
         def build() -> EdgeSample:
             taken = Features(self._features.take(rows))
             k = None if self._k is None else min(self._k, len(rows) - 1)
-            return sample_edges(taken, self._labels[rows], n_edges=_EDGES, k=k, seed=self._seed)
+            return sample_edges(taken, self._labels[rows], n_edges=_EDGES, k=k, model=self._start, seed=self._seed)
 
-        facts = self._depends_on | {"rows": digest_arrays(rows=rows), "k": self._k, "seed": self._seed, "least": True}
+        facts = self._depends_on | {"rows": digest_arrays(rows=rows)}
         return self._workdir.stage(f"edges.{name}", facts, build, _save_sample, _load_sample)
 
 
@@ -447,10 +449,10 @@ def gather_judged(
 def _save_sample(sample: EdgeSample, path: Path) -> None:
     """Write the arrays, whole or not at all."""
     with replacing(path) as aside, aside.open("wb") as file:
-        np.savez(file, allow_pickle=False, relations=sample.relations, targets=sample.targets, least=sample.least)
+        np.savez(file, allow_pickle=False, inputs=sample.inputs, targets=sample.targets)
 
 
 def _load_sample(path: Path) -> EdgeSample:
     """Read what :func:`_save_sample` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
-        return EdgeSample(arrays["relations"], arrays["targets"], float(arrays["least"]))
+        return EdgeSample(arrays["inputs"], arrays["targets"])

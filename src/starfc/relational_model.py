@@ -19,8 +19,7 @@ import numpy as np
 
 from .errors import ModelError
 from .model import Model, ModelConfig
-from .relational import RelationalModel
-from .relations import RELATIONS
+from .relational import INPUTS, RelationalModel, read_model
 from .score import ScoredEdges
 from .tiles import run_tiles
 
@@ -46,11 +45,11 @@ def make_model(
     >>> make_model(load_shipped(), dim=128, tau1=0.6, training={}).config.scorer
     'relational'
     """
-    shared: dict[str, Any] = {"tau1": tau1, "tau2": None, "partition": partition, "relations": RELATIONS}
+    shared: dict[str, Any] = {"tau1": tau1, "tau2": None, "partition": partition, "relations": INPUTS}
     if gcn is not None:
         config = replace(gcn.config, scorer="combined", gcn_weight=gcn_weight, training=training, **shared)
         return Model(config, network.tensors | gcn.tensors)
-    widths = tuple(len(bias) for bias in network.biases[:-1])
+    widths = tuple(len(bias) for bias in network.first.biases[:-1])
     config = ModelConfig(dim=dim, hidden=widths, scorer="relational", k=_USUAL_K, training=training, **shared)
     return Model(config, network.tensors)
 
@@ -60,19 +59,15 @@ def open_network(model: Model) -> RelationalModel:
 
     >>> from starfc.relational import load_shipped
     >>> model = make_model(load_shipped(), dim=128, tau1=0.6, training={})
-    >>> bool((open_network(model).weights[0] == load_shipped().weights[0]).all())
+    >>> bool((open_network(model).first.weights[0] == load_shipped().first.weights[0]).all())
     True
     """
     if model.config.scorer not in SCORERS:
         raise ModelError(f"the model's scorer is '{model.config.scorer}'; one of relations is needed here")
-    if model.config.relations != RELATIONS:
+    if model.config.relations != INPUTS:
         raise ModelError("the model was trained on other relations than this version of starfc has; train it again")
-    tensors = model.tensors
-    n_layers = max(1, sum(name.startswith("layer") and name.endswith(".weight") for name in tensors))
     try:
-        weights = tuple(tensors[f"layer{at}.weight"] for at in range(n_layers))
-        biases = tuple(tensors[f"layer{at}.bias"] for at in range(n_layers))
-        return RelationalModel(weights, biases, tensors["lowest"], tensors["highest"], model.config.training)
+        return read_model(model.tensors, model.config.training)
     except KeyError as error:
         raise ModelError(f"the model lacks the tensor {error}; the folder is damaged, train it again") from error
 

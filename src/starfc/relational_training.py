@@ -1,13 +1,14 @@
 """Training of the relational scorer: labelled faces, or many worlds of them, become a RelationalModel.
 
-In: collections of Features and labels. Out: RelationalModel. From each collection a sample of edges is described
-(`relations.py`) and labelled by whether both ends are the same person; the network minimises the cross entropy, every
+In: collections of Features and labels. Out: Perceptrons, and RelationalModels of them. From each collection a sample of
+edges is described, at first sight (`relations.py`) or, with the probabilities of a first network, at a second look
+(`looks.py`), and labelled by whether both ends are the same person; the network minimises the cross entropy, every
 collection having the same say. A whole collection is one draw from the world of collections, so more of them teach
 more than more edges of each.
 
-:func:`fit_residual` is for the user's own people: it leaves a network as it is and learns a small one to be added to
-its log-odds, r(x) = W_2 relu(W_1 x + b_1) + b_2 with weights that decay towards none. Both are one network in the end,
-the second's hidden units passing through the layers of the first.
+:func:`fit_residual` is for the user's own people: it leaves a model as it is and learns a small network to be added to
+the second's log-odds, r(x) = W_2 relu(W_1 x + b_1) + b_2 with weights that decay towards none. Both are one network in
+the end, the new one's hidden units passing through the layers of the old.
 """
 
 from __future__ import annotations
@@ -23,9 +24,18 @@ from numpy.typing import NDArray
 from .errors import InputError, MissingExtraError
 from .features import Features
 from .knn import KnnGraph, build_knn
+from .looks import sum_beliefs
+from .perceptron import Perceptron
 from .profiles import choose_k, measure_profiles
 from .progress import Progress, silent
-from .relational import RelationalModel, find_least_discovery, predict_log_odds
+from .relational import (
+    FIRST_ODDS,
+    INPUTS,
+    RelationalModel,
+    add_second,
+    describe_again,
+    predict_codes,
+)
 from .relational import load_shipped as load_shipped
 from .relations import RELATIONS, relate_rows, survey_graph
 
@@ -43,16 +53,14 @@ class EdgeSample:
 
     Attributes
     ----------
-    relations : float32 (m, relations)
+    inputs : float32 (m, inputs)
+        Relations; after a second look, all INPUTS.
     targets : float32 (m,)
         1 where both ends are the same person.
-    least : float
-        How sure a face must be there of what it links (`find_least_discovery`).
     """
 
-    relations: NDArray[np.float32]
+    inputs: NDArray[np.float32]
     targets: NDArray[np.float32]
-    least: float = 0.0
 
 
 def sample_edges(
@@ -62,6 +70,7 @@ def sample_edges(
     n_edges: int = 10_000,
     k: int | None = None,
     graph: KnnGraph | None = None,
+    model: RelationalModel | None = None,
     seed: int = 0,
 ) -> EdgeSample:
     """Describe a sample of the edges of a labelled collection; unlabelled faces (-1) stay strangers to the sample.
@@ -78,6 +87,8 @@ def sample_edges(
         Neighbours; chosen from the data by default.
     graph : KnnGraph, optional
         A ready-made one.
+    model : RelationalModel, optional
+        Whose first network's probabilities the edges are looked at with again; at first sight by default.
     seed : int
         Which edges.
 
@@ -89,7 +100,7 @@ def sample_edges(
     --------
     >>> from starfc.synth import make_faces
     >>> faces, people = make_faces(300, people=30, dim=32)
-    >>> sample_edges(Features(faces), people, n_edges=100).relations.shape == (100, len(RELATIONS))
+    >>> sample_edges(Features(faces), people, n_edges=100).inputs.shape == (100, len(RELATIONS))
     True
     """
     if len(labels) != len(features):
@@ -97,20 +108,22 @@ def sample_edges(
     profiles = measure_profiles(features)
     known = graph or build_knn(features, k=k or choose_k(features, profiles), seed=seed)
     around = survey_graph(known, profiles.weigh_edges(known))
+    beliefs = None if model is None else sum_beliefs(known.neighbors, predict_codes(around, model.first))
     rng = np.random.default_rng(seed)
-    relations, targets, n_found = [np.empty((0, len(RELATIONS)), np.float32)], [np.empty(0, np.bool_)], 0
+    width = len(RELATIONS if model is None else INPUTS)
+    inputs, targets, n_found = [np.empty((0, width), np.float32)], [np.empty(0, np.bool_)], 0
     for start in rng.permutation(np.arange(0, len(features), _CHUNK_ROWS)):
         if n_found >= 4 * n_edges:  # enough chunks that no few people make the sample
             break
-        found, positions = relate_rows(around, np.arange(start, min(start + _CHUNK_ROWS, len(features))))
+        rows = np.arange(start, min(start + _CHUNK_ROWS, len(features)))
+        found, positions = relate_rows(around, rows) if beliefs is None else describe_again(around, beliefs, rows)
         ends = start + positions // known.k, known.neighbors[start + positions // known.k, positions % known.k]
         usable = (labels[ends[0]] >= 0) & (labels[ends[1]] >= 0)
-        relations.append(found[usable])
+        inputs.append(found[usable])
         targets.append(labels[ends[0]][usable] == labels[ends[1]][usable])
         n_found += int(usable.sum())
     drawn = rng.permutation(n_found)[:n_edges]
-    kept = np.concatenate(relations)[drawn], np.concatenate(targets)[drawn].astype(np.float32)
-    return EdgeSample(*kept, find_least_discovery(around))
+    return EdgeSample(np.concatenate(inputs)[drawn], np.concatenate(targets)[drawn].astype(np.float32))
 
 
 def fit_network(
@@ -121,10 +134,9 @@ def fit_network(
     learning_rate: float = 4e-3,
     weight_decay: float = 1e-3,
     seed: int = 0,
-    facts: dict[str, Any] | None = None,
     progress: Progress = silent,
-) -> RelationalModel:
-    """Fit a network to described edges of several collections.
+) -> Perceptron:
+    """Fit a network to described edges of several collections; of a second look, to what is to be added to the first.
 
     Parameters
     ----------
@@ -134,17 +146,16 @@ def fit_network(
         Widths of the hidden layers.
     epochs, learning_rate, weight_decay, seed
         Of the optimiser (AdamW, one cycle).
-    facts : dict, optional
-        Kept in the model.
 
     Returns
     -------
-    RelationalModel
+    Perceptron
     """
     torch = _import_torch()
-    relations = np.concatenate([sample.relations for sample in samples])
-    lowest, highest = np.quantile(relations, _RANGE, axis=0)
-    inputs = np.clip(relations, lowest, highest).astype(np.float32)
+    described = np.concatenate([sample.inputs for sample in samples])
+    known = torch.from_numpy(_find_first_odds(described))
+    lowest, highest = np.quantile(described, _RANGE, axis=0)
+    inputs = np.clip(described, lowest, highest).astype(np.float32)
     targets = torch.from_numpy(np.concatenate([sample.targets for sample in samples]))
     weights = torch.from_numpy(_weigh_samples(samples))
     # What is the same for all edges (of one collection) must not be blown up: another one will differ in it.
@@ -159,7 +170,7 @@ def fit_network(
         progress("train", epoch, epochs)
         for batch in torch.randperm(len(inputs)).split(_BATCH):
             losses = torch.nn.functional.binary_cross_entropy_with_logits(
-                network(scaled[batch])[:, 0], targets[batch], weight=weights[batch]
+                known[batch] + network(scaled[batch])[:, 0], targets[batch], weight=weights[batch]
             )
             optimizer.zero_grad()
             losses.backward()
@@ -167,7 +178,13 @@ def fit_network(
             schedule.step()
     progress("train", epochs, epochs)
     ranges = np.stack([lowest, highest]).astype(np.float32)
-    return _read_network(torch, network, mean, spread, ranges, facts or {})
+    return _read_network(torch, network, mean, spread, ranges)
+
+
+def _find_first_odds(inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the log-odds that a network of these inputs adds to: those of the first network, or none."""
+    is_second = inputs.shape[1] == len(INPUTS)
+    return np.ascontiguousarray(inputs[:, FIRST_ODDS]) if is_second else np.zeros(len(inputs), np.float32)
 
 
 def fit_residual(
@@ -187,7 +204,7 @@ def fit_residual(
     Parameters
     ----------
     samples : list of EdgeSample
-        One for each collection; those with fewer edges have a larger weight each.
+        One for each collection, at a second look; those with fewer edges have a larger weight each.
     start : RelationalModel
         It is not changed, and stays the better part of the result.
     hidden : int
@@ -205,21 +222,20 @@ def fit_residual(
     --------
     >>> from starfc.synth import make_faces
     >>> faces, people = make_faces(300, people=30, dim=32)
-    >>> sample = sample_edges(Features(faces), people, n_edges=500)
+    >>> sample = sample_edges(Features(faces), people, n_edges=500, model=load_shipped())
     >>> fitted = fit_residual([sample], load_shipped(), hidden=8, steps=2)
-    >>> len(fitted.biases[0]) - len(load_shipped().biases[0])
+    >>> len(fitted.second.biases[0]) - len(load_shipped().second.biases[0])
     8
     """
     torch = _import_torch()
     _require_both_kinds(samples)
-    lowest, highest = start.lowest, start.highest
-    relations = np.concatenate([sample.relations for sample in samples])
-    inputs = np.clip(relations, lowest, highest)
+    assert start.second is not None, "edges are described by a second look"
+    lowest, highest = start.second.lowest, start.second.highest
+    described = np.concatenate([sample.inputs for sample in samples])
+    inputs = np.clip(described, lowest, highest)
     mean, spread = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 0.1 * (highest - lowest) + 1e-3)
     scaled = torch.from_numpy(((inputs - mean) / spread).astype(np.float32))
-    known = torch.from_numpy(
-        np.concatenate([predict_log_odds(start, sample.relations, sample.least) for sample in samples])
-    )
+    known = torch.from_numpy(add_second(start.second, described))
     targets = torch.from_numpy(np.concatenate([sample.targets for sample in samples]))
     weights = torch.from_numpy(_weigh_samples(samples))
     rng = np.random.default_rng(seed)
@@ -243,15 +259,17 @@ def fit_residual(
     progress("fit", n_steps, n_steps)
     first, shift, last, offset = (layer.detach().numpy().astype(np.float64) for layer in layers)
     unscaled = (first / spread[:, None], shift - (mean / spread) @ first, last, offset)
-    return _add_networks(start, unscaled, facts or {})
+    return replace(start, second=_add_networks(start.second, unscaled), facts=facts or {})
 
 
 def halve_residual(fitted: RelationalModel, start: RelationalModel) -> RelationalModel:
     """Return the network whose log-odds are the mean of those of `start` and of what was fitted to it."""
-    n_known = len(start.weights[-1])
-    last, bias = fitted.weights[-1].copy(), np.float32(0.5) * (fitted.biases[-1] + start.biases[-1])
-    last[n_known:] /= 2
-    return replace(fitted, weights=(*fitted.weights[:-1], last), biases=(*fitted.biases[:-1], bias))
+    assert fitted.second is not None and start.second is not None, "what was fitted is in the second"
+    new, old = fitted.second, start.second
+    last, bias = new.weights[-1].copy(), np.float32(0.5) * (new.biases[-1] + old.biases[-1])
+    last[len(old.weights[-1]) :] /= 2
+    halved = replace(new, weights=(*new.weights[:-1], last), biases=(*new.biases[:-1], bias))
+    return replace(fitted, second=halved)
 
 
 def _draw_batches(n: int, n_steps: int, rng: np.random.Generator) -> Iterator[NDArray[np.int64]]:
@@ -285,9 +303,7 @@ def _draw_residual(torch: Any, n_in: int, hidden: int, rng: np.random.Generator)
     return [torch.from_numpy(np.asarray(tensor, np.float32)).requires_grad_() for tensor in drawn]
 
 
-def _add_networks(
-    start: RelationalModel, residual: tuple[NDArray[np.float64], ...], facts: dict[str, Any]
-) -> RelationalModel:
+def _add_networks(start: Perceptron, residual: tuple[NDArray[np.float64], ...]) -> Perceptron:
     """Return the sum of a network and a residual one as a single network.
 
     Hidden units of the residual are not negative, so the identity followed by relu carries them through the layers.
@@ -308,10 +324,10 @@ def _add_networks(
         else:
             weights.append(np.concatenate([weight, last[:, None]]))
             biases.append(bias + offset)
-    return RelationalModel(
+    return Perceptron(
         tuple(np.ascontiguousarray(weight, np.float32) for weight in weights),
         tuple(np.ascontiguousarray(bias, np.float32) for bias in biases),
-        start.lowest, start.highest, facts,
+        start.lowest, start.highest,
     )  # fmt: skip
 
 
@@ -345,13 +361,12 @@ def _read_network(
     mean: NDArray[np.float32],
     spread: NDArray[np.float32],
     ranges: NDArray[np.float32],
-    facts: dict[str, Any],
-) -> RelationalModel:
-    """Take the weights out, for relations as they are."""
+) -> Perceptron:
+    """Take the weights out, for inputs as they are."""
     layers = [layer for layer in network if isinstance(layer, torch.nn.Linear)]
     weights = [layer.weight.detach().numpy().T.astype(np.float32) for layer in layers]
     biases = [layer.bias.detach().numpy().astype(np.float32) for layer in layers]
     biases[0] = (biases[0] - (mean / spread) @ weights[0]).astype(np.float32)
     weights[0] = (weights[0] / spread[:, None]).astype(np.float32)
     contiguous = tuple(np.ascontiguousarray(weight) for weight in weights)
-    return RelationalModel(contiguous, tuple(biases), ranges[0], ranges[1], facts)
+    return Perceptron(contiguous, tuple(biases), ranges[0], ranges[1])

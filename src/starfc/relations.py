@@ -107,8 +107,17 @@ def survey_graph(graph: KnnGraph, evidence: NDArray[np.float32]) -> Surroundings
     return Surroundings(graph.neighbors, evidence, faces, _measure_excess(faces), _find_typical(faces))
 
 
-def relate_rows(around: Surroundings, rows: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def relate_rows(
+    around: Surroundings, rows: NDArray[Any], *, only: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Describe the edges of some rows that have enough evidence; rows that are near each other share what they read.
+
+    Parameters
+    ----------
+    around : Surroundings
+    rows : int (m,)
+    only : bool (m, k), optional
+        Which of these edges; all by default.
 
     Returns
     -------
@@ -117,7 +126,7 @@ def relate_rows(around: Surroundings, rows: NDArray[Any]) -> tuple[NDArray[np.fl
         Of the edges in the flattened (rows, k) block.
     """
     listed = (around.evidence[rows] > LOWEST_EVIDENCE) & (around.neighbors[rows] >= 0)
-    positions = np.flatnonzero(listed)
+    positions = np.flatnonzero(listed if only is None else listed & only)
     relations = np.empty((len(positions), _N_RELATIONS), dtype=np.float32)
     _relate_edges(
         rows, positions, around.neighbors, around.evidence, around.faces, around.excess, around.typical, relations

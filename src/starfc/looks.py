@@ -1,0 +1,268 @@
+"""A second look: what the first probabilities of the edges around an edge say of it.
+
+In: the kNN graph, and the probability of every edge as `relational.py` has found it at first sight. Out: for each edge
+whose probability is not hopeless the numbers of LOOKS. Relations (`relations.py`) count neighbours by their evidence,
+likely matches or not. Once every edge has a probability, one can ask more: of those who are probably my person, how
+many are probably yours, and what do they think of you?
+
+- the edge's own log-odds;
+- of both ends: how many matches they expect without each other, how much of that is in doubt, their best other match;
+- common matches, as a number and as shares of what each end expects; the best and second best way over a third face;
+- what the matches of each end think of the other on average (their log-odds; whom a list does not hold is no nearer
+  than its end);
+- of the collection: matches expected per face, how many faces have one, what is in doubt.
+
+Numbers of one end come in the order of the ends, the one that expects fewer matches first, so an edge looks the same
+from either side.
+
+Probabilities are kept as one byte an edge, a step of log-odds of 1/14: what is summed over dozens of neighbours needs
+no more, and a list of them stays in the cache.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from .tiles import run_tiles
+
+LOOKS = (
+    "log_odds", "matches_few", "matches_many", "common", "share_few", "share_many", "toward_few", "toward_many",
+    "way_best", "way_second", "best_few", "best_many", "doubt_few", "doubt_many",
+    "all_matches", "all_linked", "all_doubt",
+)  # fmt: skip
+HOPEFUL = 0.01  # first probability from which an edge gets a second look
+_N_LOOKS = len(LOOKS)
+_TILE_ROWS = 2048
+_STEPS = 14.0  # of a code to one of log-odds
+_EVEN = 128  # code of even odds
+_NONE = -9.0  # log-odds of an edge that is not there
+_LEAST = -6.0  # log-odds below which nobody thinks worse of anybody
+_MOST_LAST = 2.0
+_N_LAST = 5  # entries that are the end of a list
+# Log-odds and probability of each code; 0: no evidence.
+_LOG_ODDS = np.where(np.arange(256) > 0, (np.arange(256) - _EVEN) / _STEPS, _NONE).astype(np.float32)
+_CHANCES = np.where(np.arange(256) > 0, 1 / (1 + np.exp(-_LOG_ODDS.astype(np.float64))), 0).astype(np.float32)
+# Columns of what is known of a face.
+_MATCHES, _DOUBT, _BEST, _SECOND, _LAST = range(5)
+
+
+class Beliefs(NamedTuple):
+    """First probabilities and what they add up to; a named tuple, because kernels take it whole.
+
+    Attributes
+    ----------
+    neighbors : int32 (n, k)
+    codes : uint8 (n, k)
+        Of each edge (:func:`encode_log_odds`).
+    depths : int32 (n,)
+        Entries of each list from which on there is no evidence.
+    faces : float32 (n, 5)
+        Of each face: expected matches, doubt, log-odds of the best and second best match, and of the end of its list.
+    nearest : int32 (n,)
+        The best match.
+    whole : float32 (3,)
+        Of the collection: mean log2 of 1 + expected matches, share of faces with a likely match, mean log2 of 1 +
+        doubt.
+    """
+
+    neighbors: NDArray[np.int32]
+    codes: NDArray[np.uint8]
+    depths: NDArray[np.int32]
+    faces: NDArray[np.float32]
+    nearest: NDArray[np.int32]
+    whole: NDArray[np.float32]
+
+
+def encode_log_odds(log_odds: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """Return log-odds as codes, 0 for -inf.
+
+    >>> encode_log_odds(np.array([-np.inf, -20, 0, 0.5, 20], np.float32))
+    array([  0,   2, 128, 135, 254], dtype=uint8)
+    """
+    codes = np.clip(np.rint(log_odds * _STEPS) + _EVEN, 2, 254)  # -9 to 9
+    return np.where(np.isneginf(log_odds), 0, codes).astype(np.uint8)
+
+
+def decode_chances(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return the probabilities of codes.
+
+    >>> decode_chances(np.array([0, 128, 254], np.uint8)).round(4)
+    array([0.    , 0.5   , 0.9999], dtype=float32)
+    """
+    return np.asarray(_CHANCES[codes])
+
+
+def sum_beliefs(neighbors: NDArray[np.int32], codes: NDArray[np.uint8]) -> Beliefs:
+    """Add up the first probabilities of every face's edges, and of all.
+
+    Parameters
+    ----------
+    neighbors : int32 (n, k)
+    codes : uint8 (n, k)
+
+    Returns
+    -------
+    Beliefs
+
+    Examples
+    --------
+    >>> beliefs = sum_beliefs(np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.full((3, 2), 128, np.uint8))
+    >>> beliefs.faces[0, :2].tolist()
+    [1.0, 0.5]
+    """
+    n = len(neighbors)
+    faces, nearest, depths = np.empty((n, 5), np.float32), np.empty(n, np.int32), np.empty(n, np.int32)
+
+    def sum_tile(start: int, stop: int) -> None:
+        _sum_rows(start, stop, neighbors, codes, faces, nearest, depths)
+
+    run_tiles(n, _TILE_ROWS, sum_tile, "beliefs")
+    sums = np.log2(1 + faces[:, [_MATCHES, _DOUBT]].astype(np.float64)).mean(axis=0)
+    whole = np.array([sums[0], (faces[:, _BEST] > 0).mean(), sums[1]], dtype=np.float32)
+    return Beliefs(neighbors, codes, depths, faces, nearest, whole)
+
+
+def mark_hopeful(beliefs: Beliefs, rows: NDArray[Any]) -> NDArray[np.bool_]:
+    """Mark the edges of some rows that get a second look, bool (rows, k)."""
+    return np.asarray((_CHANCES > HOPEFUL)[beliefs.codes[rows]])
+
+
+def look_again(beliefs: Beliefs, rows: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Describe the edges at some positions, ascending, of the flattened (rows, k) block, float32 (m, len(LOOKS))."""
+    looks = np.empty((len(positions), _N_LOOKS), dtype=np.float32)
+    _look_at_edges(beliefs, rows, positions, looks)
+    return looks
+
+
+@njit(cache=True, nogil=True)
+def _sum_rows(start, stop, neighbors, codes, faces, nearest, depths):  # type: ignore[no-untyped-def]
+    """Fill what is known of the faces start..stop."""
+    k = neighbors.shape[1]
+    for i in range(start, stop):
+        matches, doubt, best, second = np.float32(0), np.float32(0), np.float32(_NONE), np.float32(_NONE)
+        nearest[i], depths[i] = -1, 0
+        for slot in range(k):
+            code = codes[i, slot]
+            if code == 0 or neighbors[i, slot] < 0:
+                continue
+            chance, log_odds = _CHANCES[code], _LOG_ODDS[code]
+            depths[i] = slot + 1
+            matches += chance
+            doubt += chance * (np.float32(1) - chance)
+            if log_odds > best:
+                best, second, nearest[i] = log_odds, best, neighbors[i, slot]
+            elif log_odds > second:
+                second = log_odds
+        faces[i, _MATCHES], faces[i, _DOUBT] = matches, doubt
+        faces[i, _BEST], faces[i, _SECOND] = best, second
+        faces[i, _LAST] = _find_end(neighbors[i], codes[i])
+
+
+@njit(cache=True, nogil=True)
+def _find_end(listed, codes):  # type: ignore[no-untyped-def]
+    """Return the mean log-odds of the last entries of a list; of one with room left, the least."""
+    k = len(listed)
+    if k < _N_LAST or listed[k - 1] < 0:
+        return np.float32(_LEAST)
+    total = np.float32(0)
+    for slot in range(k - _N_LAST, k):
+        total += max(_LOG_ODDS[codes[slot]], np.float32(_LEAST))
+    return min(total / np.float32(_N_LAST), np.float32(_MOST_LAST))
+
+
+@njit(cache=True, nogil=True)
+def _find_slot(names, face, mask):  # type: ignore[no-untyped-def]
+    """Return where a face stands in a hash table, or where it would."""
+    at = (np.uint32(face) * np.uint32(2654435761) >> np.uint32(7)) & mask
+    while names[at] >= 0 and names[at] != face:
+        at = (at + np.uint32(1)) & mask
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _look_at_edges(beliefs, rows, positions, looks):  # type: ignore[no-untyped-def]
+    """Describe the edges at the given positions; a row's list is put into a hash table once."""
+    neighbors, codes, depths = beliefs.neighbors, beliefs.codes, beliefs.depths
+    k = neighbors.shape[1]
+    n_cells = 64
+    while n_cells < 4 * k:
+        n_cells *= 2
+    names, known = np.full(n_cells, -1, np.int32), np.zeros(n_cells, np.uint8)
+    mask = np.uint32(n_cells - 1)
+    sums, row = np.empty(9, np.float32), -1
+    for e in range(len(positions)):
+        i, slot = rows[positions[e] // k], positions[e] % k
+        if i != row:
+            row = i
+            names[:] = -1
+            for at in range(depths[i]):
+                if codes[i, at] > 0:
+                    cell = _find_slot(names, neighbors[i, at], mask)
+                    names[cell], known[cell] = neighbors[i, at], codes[i, at]
+        j = neighbors[i, slot]
+        back = _sum_common(neighbors[j], codes[j], depths[j], i, names, known, mask, sums)
+        _describe_edge(beliefs, i, j, codes[i, slot], back, sums, looks[e])
+
+
+@njit(cache=True, nogil=True)
+def _sum_common(listed, codes, depth, i, names, known, mask, sums):  # type: ignore[no-untyped-def]
+    """Sum up what the lists of i, in the table, and of j have in common; return the code that j's list has for i.
+
+    sums: common matches; of i's matches that j lists, and of j's that i lists: how many, and what they think of the
+    other; best and second best way.
+    """
+    none = np.float32(0)
+    common, mine, theirs, toward_j, toward_i = none, none, none, none, none
+    best, second, back = np.float32(_NONE), np.float32(_NONE), np.uint8(0)
+    least = np.float32(_LEAST)
+    for at in range(depth):
+        if listed[at] == i:
+            back = codes[at]
+            continue
+        cell = _find_slot(names, listed[at], mask)
+        if names[cell] < 0 or codes[at] == 0:
+            continue
+        my_chance, their_chance = _CHANCES[known[cell]], _CHANCES[codes[at]]
+        my_odds, their_odds = _LOG_ODDS[known[cell]], _LOG_ODDS[codes[at]]
+        common += min(my_chance, their_chance)
+        mine += my_chance
+        theirs += their_chance
+        toward_j += my_chance * max(their_odds, least)
+        toward_i += their_chance * max(my_odds, least)
+        way = min(my_odds, their_odds)
+        if way > best:
+            best, second = way, best
+        elif way > second:
+            second = way
+    sums[0], sums[1], sums[2], sums[3], sums[4] = common, mine, theirs, toward_j, toward_i
+    sums[5], sums[6] = best, second
+    return back
+
+
+@njit(cache=True, nogil=True)
+def _describe_edge(beliefs, i, j, code, back, sums, out):  # type: ignore[no-untyped-def]
+    """Write the numbers of an edge from what is known of its ends, and of what they have in common."""
+    my, their = beliefs.faces[i], beliefs.faces[j]
+    none, half = np.float32(0), np.float32(0.5)
+    odds, chance, chance_back = _LOG_ODDS[code], _CHANCES[code], _CHANCES[back]
+    my_matches, their_matches = max(none, my[_MATCHES] - chance), max(none, their[_MATCHES] - chance_back)
+    own = half * max(odds, np.float32(_LEAST))
+    toward_j = sums[3] + max(none, my_matches - sums[1]) * their[_LAST] + own
+    toward_i = sums[4] + max(none, their_matches - sums[2]) * my[_LAST] + own
+    few, many = (0, 1) if my_matches <= their_matches else (1, 0)
+    common = sums[0] + np.float32(0.25)
+    out[0] = odds
+    out[1 + few], out[1 + many] = np.log2(1 + my_matches), np.log2(1 + their_matches)
+    out[3] = np.log2(1 + sums[0])
+    out[4 + few], out[4 + many] = common / (my_matches + half), common / (their_matches + half)
+    out[6 + few], out[6 + many] = toward_j / (my_matches + half), toward_i / (their_matches + half)
+    out[8], out[9] = sums[5], sums[6]
+    out[10 + few] = my[_SECOND] if beliefs.nearest[i] == j else my[_BEST]
+    out[10 + many] = their[_SECOND] if beliefs.nearest[j] == i else their[_BEST]
+    out[12 + few] = np.log2(1 + max(none, my[_DOUBT] - chance * (1 - chance)))
+    out[12 + many] = np.log2(1 + max(none, their[_DOUBT] - chance_back * (1 - chance_back)))
+    out[14], out[15], out[16] = beliefs.whole[0], beliefs.whole[1], beliefs.whole[2]
