@@ -90,7 +90,7 @@ def test_a_second_look_is_added_to_the_first(album):
     for i in range(0, 600, 7):
         inputs, positions = describe_again(around, beliefs, np.array([i]))
         seen[i, positions] = True
-        odds = np.exp((codes[i, positions] - 128.0) / 14 + second.predict(inputs).astype(np.float64))
+        odds = np.exp((codes[i, positions] - 32768.0) / 3640 + second.predict(inputs).astype(np.float64))
         np.testing.assert_allclose(scores[i, positions], odds / (1 + odds), atol=1e-4)
         np.testing.assert_allclose(scores[i, ~seen[i]], decode_chances(codes[i, ~seen[i]]), atol=1e-6)
         assert (decode_chances(codes[i, ~seen[i]]) <= HOPEFUL).all()

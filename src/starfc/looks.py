@@ -15,12 +15,14 @@ many are probably yours, and what do they think of you?
 Numbers of one end come in the order of the ends, the one that expects fewer matches first, so an edge looks the same
 from either side.
 
-Probabilities are kept as one byte an edge, a step of log-odds of 1/14: what is summed over dozens of neighbours needs
-no more, and a list of them stays in the cache.
+Probabilities are kept as two bytes an edge, log-odds in steps of 1/3640, and read from a table, between whose entries
+they lie on a line: no logarithm for each neighbour of each edge. Steps of 1/14, one byte, were coarse enough for a
+rounding of the features to be seen in the clusters.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,15 +39,18 @@ LOOKS = (
 HOPEFUL = 0.01  # first probability from which an edge gets a second look
 _N_LOOKS = len(LOOKS)
 _TILE_ROWS = 2048
-_STEPS = 14.0  # of a code to one of log-odds
-_EVEN = 128  # code of even odds
+_STEPS = 3640.0  # of a code to one of log-odds
+_EVEN = 1 << 15  # code of even odds
+_HIGHEST = 9.0  # log-odds that a code can say, and their negative
+_FINE = 6  # bits of a code between two entries of the table of probabilities
 _NONE = -9.0  # log-odds of an edge that is not there
 _LEAST = -6.0  # log-odds below which nobody thinks worse of anybody
 _MOST_LAST = 2.0
 _N_LAST = 5  # entries that are the end of a list
-# Log-odds and probability of each code; 0: no evidence.
-_LOG_ODDS = np.where(np.arange(256) > 0, (np.arange(256) - _EVEN) / _STEPS, _NONE).astype(np.float32)
-_CHANCES = np.where(np.arange(256) > 0, 1 / (1 + np.exp(-_LOG_ODDS.astype(np.float64))), 0).astype(np.float32)
+# Probabilities of every 64th code.
+_CHANCES = 1 / (1 + np.exp((_EVEN - np.arange(0, (1 << 16) + (1 << _FINE), 1 << _FINE)) / _STEPS))
+_CHANCES = _CHANCES.astype(np.float32)
+_HOPELESS = int(_EVEN + _STEPS * math.log(HOPEFUL / (1 - HOPEFUL)))  # the highest code without a second look
 # Columns of what is known of a face.
 _MATCHES, _DOUBT, _BEST, _SECOND, _LAST = range(5)
 
@@ -56,7 +61,7 @@ class Beliefs(NamedTuple):
     Attributes
     ----------
     neighbors : int32 (n, k)
-    codes : uint8 (n, k)
+    codes : uint16 (n, k)
         Of each edge (:func:`encode_log_odds`).
     depths : int32 (n,)
         Entries of each list from which on there is no evidence.
@@ -70,39 +75,41 @@ class Beliefs(NamedTuple):
     """
 
     neighbors: NDArray[np.int32]
-    codes: NDArray[np.uint8]
+    codes: NDArray[np.uint16]
     depths: NDArray[np.int32]
     faces: NDArray[np.float32]
     nearest: NDArray[np.int32]
     whole: NDArray[np.float32]
 
 
-def encode_log_odds(log_odds: NDArray[np.float32]) -> NDArray[np.uint8]:
+def encode_log_odds(log_odds: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Return log-odds as codes, 0 for -inf.
 
     >>> encode_log_odds(np.array([-np.inf, -20, 0, 0.5, 20], np.float32))
-    array([  0,   2, 128, 135, 254], dtype=uint8)
+    array([    0,     8, 32768, 34588, 65528], dtype=uint16)
     """
-    codes = np.clip(np.rint(log_odds * _STEPS) + _EVEN, 2, 254)  # -9 to 9
-    return np.where(np.isneginf(log_odds), 0, codes).astype(np.uint8)
+    codes = np.rint(np.clip(log_odds, -_HIGHEST, _HIGHEST) * _STEPS) + _EVEN
+    return np.where(np.isneginf(log_odds), 0, codes).astype(np.uint16)
 
 
-def decode_chances(codes: NDArray[np.uint8]) -> NDArray[np.float32]:
+def decode_chances(codes: NDArray[np.uint16]) -> NDArray[np.float32]:
     """Return the probabilities of codes.
 
-    >>> decode_chances(np.array([0, 128, 254], np.uint8)).round(4)
+    >>> decode_chances(np.array([0, 32768, 65528], np.uint16)).round(4)
     array([0.    , 0.5   , 0.9999], dtype=float32)
     """
-    return np.asarray(_CHANCES[codes])
+    chances = np.empty(codes.shape, dtype=np.float32)
+    _decode_codes(np.ascontiguousarray(codes).reshape(-1), chances.reshape(-1))
+    return chances
 
 
-def sum_beliefs(neighbors: NDArray[np.int32], codes: NDArray[np.uint8]) -> Beliefs:
+def sum_beliefs(neighbors: NDArray[np.int32], codes: NDArray[np.uint16]) -> Beliefs:
     """Add up the first probabilities of every face's edges, and of all.
 
     Parameters
     ----------
     neighbors : int32 (n, k)
-    codes : uint8 (n, k)
+    codes : uint16 (n, k)
 
     Returns
     -------
@@ -110,7 +117,7 @@ def sum_beliefs(neighbors: NDArray[np.int32], codes: NDArray[np.uint8]) -> Belie
 
     Examples
     --------
-    >>> beliefs = sum_beliefs(np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.full((3, 2), 128, np.uint8))
+    >>> beliefs = sum_beliefs(np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.full((3, 2), 1 << 15, np.uint16))
     >>> beliefs.faces[0, :2].tolist()
     [1.0, 0.5]
     """
@@ -128,7 +135,7 @@ def sum_beliefs(neighbors: NDArray[np.int32], codes: NDArray[np.uint8]) -> Belie
 
 def mark_hopeful(beliefs: Beliefs, rows: NDArray[Any]) -> NDArray[np.bool_]:
     """Mark the edges of some rows that get a second look, bool (rows, k)."""
-    return np.asarray((_CHANCES > HOPEFUL)[beliefs.codes[rows]])
+    return np.asarray(beliefs.codes[rows] > _HOPELESS)
 
 
 def look_again(beliefs: Beliefs, rows: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -136,6 +143,29 @@ def look_again(beliefs: Beliefs, rows: NDArray[Any], positions: NDArray[np.int64
     looks = np.empty((len(positions), _N_LOOKS), dtype=np.float32)
     _look_at_edges(beliefs, rows, positions, looks)
     return looks
+
+
+@njit(cache=True, nogil=True)
+def _read_chance(code):  # type: ignore[no-untyped-def]
+    """Return the probability of a code, 0 of none."""
+    if code == 0:
+        return np.float32(0)
+    at, between = code >> _FINE, np.float32(code & ((1 << _FINE) - 1)) * np.float32(1 / (1 << _FINE))
+    return _CHANCES[at] + between * (_CHANCES[at + 1] - _CHANCES[at])
+
+
+@njit(cache=True, nogil=True)
+def _read_odds(code):  # type: ignore[no-untyped-def]
+    """Return the log-odds of a code, those of an edge that is not there of none."""
+    odds = np.float32(np.int32(code) - _EVEN) * np.float32(1 / _STEPS)
+    return odds if code > 0 else np.float32(_NONE)
+
+
+@njit(cache=True, nogil=True)
+def _decode_codes(codes, chances):  # type: ignore[no-untyped-def]
+    """Set the probabilities of codes."""
+    for at in range(len(codes)):
+        chances[at] = _read_chance(codes[at])
 
 
 @njit(cache=True, nogil=True)
@@ -149,7 +179,7 @@ def _sum_rows(start, stop, neighbors, codes, faces, nearest, depths):  # type: i
             code = codes[i, slot]
             if code == 0 or neighbors[i, slot] < 0:
                 continue
-            chance, log_odds = _CHANCES[code], _LOG_ODDS[code]
+            chance, log_odds = _read_chance(code), _read_odds(code)
             depths[i] = slot + 1
             matches += chance
             doubt += chance * (np.float32(1) - chance)
@@ -170,7 +200,7 @@ def _find_end(listed, codes):  # type: ignore[no-untyped-def]
         return np.float32(_LEAST)
     total = np.float32(0)
     for slot in range(k - _N_LAST, k):
-        total += max(_LOG_ODDS[codes[slot]], np.float32(_LEAST))
+        total += max(_read_odds(codes[slot]), np.float32(_LEAST))
     return min(total / np.float32(_N_LAST), np.float32(_MOST_LAST))
 
 
@@ -191,7 +221,7 @@ def _look_at_edges(beliefs, rows, positions, looks):  # type: ignore[no-untyped-
     n_cells = 64
     while n_cells < 4 * k:
         n_cells *= 2
-    names, known = np.full(n_cells, -1, np.int32), np.zeros(n_cells, np.uint8)
+    names, known = np.full(n_cells, -1, np.int32), np.zeros(n_cells, np.uint16)
     mask = np.uint32(n_cells - 1)
     sums, row = np.empty(9, np.float32), -1
     for e in range(len(positions)):
@@ -217,7 +247,7 @@ def _sum_common(listed, codes, depth, i, names, known, mask, sums):  # type: ign
     """
     none = np.float32(0)
     common, mine, theirs, toward_j, toward_i = none, none, none, none, none
-    best, second, back = np.float32(_NONE), np.float32(_NONE), np.uint8(0)
+    best, second, back = np.float32(_NONE), np.float32(_NONE), np.uint16(0)
     least = np.float32(_LEAST)
     for at in range(depth):
         if listed[at] == i:
@@ -226,8 +256,8 @@ def _sum_common(listed, codes, depth, i, names, known, mask, sums):  # type: ign
         cell = _find_slot(names, listed[at], mask)
         if names[cell] < 0 or codes[at] == 0:
             continue
-        my_chance, their_chance = _CHANCES[known[cell]], _CHANCES[codes[at]]
-        my_odds, their_odds = _LOG_ODDS[known[cell]], _LOG_ODDS[codes[at]]
+        my_chance, their_chance = _read_chance(known[cell]), _read_chance(codes[at])
+        my_odds, their_odds = _read_odds(known[cell]), _read_odds(codes[at])
         common += min(my_chance, their_chance)
         mine += my_chance
         theirs += their_chance
@@ -248,7 +278,7 @@ def _describe_edge(beliefs, i, j, code, back, sums, out):  # type: ignore[no-unt
     """Write the numbers of an edge from what is known of its ends, and of what they have in common."""
     my, their = beliefs.faces[i], beliefs.faces[j]
     none, half = np.float32(0), np.float32(0.5)
-    odds, chance, chance_back = _LOG_ODDS[code], _CHANCES[code], _CHANCES[back]
+    odds, chance, chance_back = _read_odds(code), _read_chance(code), _read_chance(back)
     my_matches, their_matches = max(none, my[_MATCHES] - chance), max(none, their[_MATCHES] - chance_back)
     own = half * max(odds, np.float32(_LEAST))
     toward_j = sums[3] + max(none, my_matches - sums[1]) * their[_LAST] + own

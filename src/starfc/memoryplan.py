@@ -208,7 +208,7 @@ def _need_for_scores(sizes: Sizes, budget: int, before: int, least: int) -> tupl
     """Return what scoring takes, and how many columns of P and Q it holds at a time."""
     n, k = sizes.n, sizes.k
     # Evidence, scores, the lists in the meantime, the order of the rows, first probabilities and their sums.
-    relations = n * (13 * k + 108) if sizes.scorer in ("relational", "combined") else 0
+    relations = n * (14 * k + 108) if sizes.scorer in ("relational", "combined") else 0
     if not sizes.hidden:
         return _Need(relations, 0), 0
     # The affinity goes to files too, but without it in memory nothing moves: half of the edges listed by one end only

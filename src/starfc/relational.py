@@ -211,7 +211,7 @@ def predict_edges(
 
         visits.run(0, set_scores)
         return scores
-    second, codes = model.second, visits.place.array(_CODES, around.neighbors.shape, np.uint8)
+    second, codes = model.second, visits.place.array(_CODES, around.neighbors.shape, np.uint16)
     _set_codes(visits, judge, codes)
     beliefs = sum_beliefs(around.neighbors, codes)
 
@@ -226,9 +226,9 @@ def predict_edges(
     return scores
 
 
-def predict_codes(around: Surroundings, first: Perceptron) -> NDArray[np.uint8]:
-    """Return the first probability of every edge as a code (`looks.py`), uint8 (n, k)."""
-    codes = np.empty(around.neighbors.shape, dtype=np.uint8)
+def predict_codes(around: Surroundings, first: Perceptron) -> NDArray[np.uint16]:
+    """Return the first probability of every edge as a code (`looks.py`), uint16 (n, k)."""
+    codes = np.empty(around.neighbors.shape, dtype=np.uint16)
     _set_codes(_Visits(len(codes), 1, None, Scratch(), silent), _make_judge(around, first), codes)
     return codes
 
@@ -270,7 +270,7 @@ def _make_judge(around: Surroundings, first: Perceptron) -> Callable[[NDArray[np
 
 
 def _set_codes(
-    visits: _Visits, judge: Callable[[NDArray[np.int32]], NDArray[np.float32]], codes: NDArray[np.uint8]
+    visits: _Visits, judge: Callable[[NDArray[np.int32]], NDArray[np.float32]], codes: NDArray[np.uint16]
 ) -> None:
     """Set the first probabilities."""
 
