@@ -1,6 +1,6 @@
 """Train the model that is shipped with starfc, over the worlds of `worlds.py` and nothing else.
 
-    python benchmarks/shipped.py -o src/starfc/shipped              # 2,900 worlds, an hour of one core
+    python benchmarks/shipped.py -o src/starfc/shipped              # 2,900 worlds, 1,367 twice: 1.5 hours of one core
     python benchmarks/shipped.py -o /tmp/model --every 20           # of a twentieth of them
     python benchmarks/shipped.py -o /tmp/model --check 900 915      # and its calibration on worlds it has not seen
     python benchmarks/shipped.py -o /tmp/model --first src/starfc/shipped   # the second network anew
@@ -84,10 +84,10 @@ embedder (`relations.py`), and from what its first probabilities say of an edge'
 `starfc cluster FEATURES -o OUT` where no model is given.
 
 - First network: {first}
-- Second network, whose output is added for edges that are not hopeless, seven tenths of it: {second}
+- Second network, {share} of whose output is added for edges that are not hopeless: {second}
 - Both are means of networks that differ in their seeds ({seeds}), trained on synthetic worlds only
   (`benchmarks/worlds.py`), no real faces, nobody's pictures.
-- Command: `python benchmarks/shipped.py -o src/starfc/shipped`.
+- Command: `python benchmarks/shipped.py -o src/starfc/shipped{options}`.
 - What it gives on worlds and real sets that it has not seen: `docs/benchmarks.md`.
 - Not for: verifying that somebody is who they say they are; vectors that are not embeddings of faces (it knows only
   worlds of people with look-alikes).
@@ -95,8 +95,8 @@ embedder (`relations.py`), and from what its first probabilities say of an edge'
 """
 
 
-def write_card(model: RelationalModel) -> str:
-    """Return the text that goes with the model."""
+def write_card(model: RelationalModel, options: str = "") -> str:
+    """Return the text that goes with the model, made by the script with these options."""
     told = {}
     for name, network in (("first", model.first), ("second", model.second)):
         assert network is not None
@@ -105,14 +105,16 @@ def write_card(model: RelationalModel) -> str:
             f"{len(network.lowest)} numbers of an edge, layers {layers}, trained on {facts['n_edges']:,} edges of"
             f" {facts['n_worlds']:,} worlds."
         )
-    return _CARD.format(**told, seeds=" and ".join(map(str, model.facts["first"]["seeds"])))
+    seeds = " and ".join(map(str, model.facts["first"]["seeds"]))
+    return _CARD.format(**told, seeds=seeds, share=_SHARE, options=options)
 
 
 def describe_world(world: World, cache: Path, model: RelationalModel | None = None) -> EdgeSample:
     """Return the described edges of a world, by a second look where a model is given; from the cache if they are."""
-    code = (
-        name_code() if model is None else f"{name_code('looks.py')}-{digest_arrays(**model.first.name_tensors())[:12]}"
-    )
+    code = name_code()
+    if model is not None:
+        first = digest_arrays(**model.first.name_tensors())[:12]
+        code = f"{name_code('looks.py', 'perceptron.py', 'relational.py')}-{first}"
     path = cache / code / f"{world.draw.__name__}-{world.seed}-{world.n_edges}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as kept:
@@ -191,7 +193,7 @@ def main() -> None:
     second, second_facts = train_network(SEEN_AGAIN[:: options.every], options, RelationalModel(first))
     second = scale_output(second, _SHARE)
     model = RelationalModel(first, second, {"first": first_facts, "second": second_facts})
-    model.save(options.output, write_card(model))
+    model.save(options.output, write_card(model, f" --every {options.every}" if options.every > 1 else ""))
     if options.check:
         check(model, range(*options.check), options.cache)
 

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from safetensors.numpy import save
 
 from starfc import relational
 from starfc.errors import ModelError
@@ -116,8 +117,8 @@ def test_the_order_in_which_rows_are_visited_changes_nothing(album):
     features, graph, _ = album
     around = survey_graph(graph, measure_profiles(features).weigh_edges(graph))
     order = np.random.default_rng(0).permutation(graph.n).astype(np.int32)
-    model = draw_model()
-    np.testing.assert_allclose(predict_edges(around, model, order=order), predict_edges(around, model), atol=1e-6)
+    for model in (draw_model(), load_shipped()):
+        np.testing.assert_allclose(predict_edges(around, model, order=order), predict_edges(around, model), atol=1e-5)
 
 
 def test_strangers_stay_alone():
@@ -171,8 +172,8 @@ def test_missing_neighbours_score_nothing(album):
     assert (score_by_relations(features, cut).scores[:, 20:] == 0).all()
 
 
-def test_a_model_is_saved_and_read_back(tmp_path):
-    model = draw_model()
+@pytest.mark.parametrize("model", [draw_model(), load_shipped()], ids=["first", "both"])
+def test_a_model_is_saved_and_read_back(tmp_path, model):
     model.save(tmp_path / "model", "# card\n")
     again = load_relational(tmp_path / "model")
     assert model.tensors.keys() == again.tensors.keys()
@@ -183,7 +184,11 @@ def test_a_model_is_saved_and_read_back(tmp_path):
 def test_foreign_and_damaged_folders_are_refused(tmp_path):
     with pytest.raises(ModelError, match="no relational model"):
         load_relational(tmp_path)
-    draw_model().save(tmp_path / "model", "")
+    load_shipped().save(tmp_path / "model", "")
+    weights = tmp_path / "model" / "model.safetensors"
+    weights.write_bytes(save(load_shipped().first.name_tensors()))
+    with pytest.raises(ModelError, match=r"lacks the tensor 'second\."):
+        load_relational(tmp_path / "model")
     config = tmp_path / "model" / "config.json"
     config.write_text(json.dumps({**json.loads(config.read_text()), "relations": ["cosine"]}))
     with pytest.raises(ModelError, match="other relations"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from starfc.errors import InputError
+from starfc.errors import InputError, ModelError
 from starfc.features import Features
 from starfc.knn import build_knn
-from starfc.relational import FIRST_ODDS, INPUTS, add_second, load_shipped
+from starfc.relational import FIRST_ODDS, INPUTS, RelationalModel, add_second, load_shipped
 from starfc.relational_training import EdgeSample, fit_network, fit_residual, halve_residual, sample_edges
 from starfc.relations import RELATIONS
 from starfc.synth import make_faces
@@ -80,7 +80,7 @@ def test_what_is_added_equals_the_sum_of_both_networks(faces):
     """The single network against the known one plus the residual, layer by layer, in float64."""
     sample = sample_edges(*faces, n_edges=3000, k=20, model=load_shipped())
     fitted, shipped = fit_residual([sample], load_shipped(), hidden=6, steps=30), load_shipped()
-    assert fitted.first == shipped.first
+    assert fitted.first is shipped.first
     new, old = fitted.second, shipped.second
     assert [len(b) for b in new.biases] == [len(b) + 6 for b in old.biases[:-1]] + [1]
     inputs = np.clip(sample.inputs, old.lowest, old.highest).astype(np.float64)
@@ -116,6 +116,12 @@ def test_fitting_to_ones_own_people_helps_with_others():
     others = sample_edges(Features(rows[~known]), labels[~known], n_edges=10_000, model=model)
     fitted = fit_residual([sample], model)
     assert loss(look_twice(fitted, others), others) < loss(look_twice(model, others), others)
+
+
+def test_a_model_without_a_second_look_cannot_be_fitted(faces):
+    sample = sample_edges(*faces, n_edges=500, k=20, model=load_shipped())
+    with pytest.raises(ModelError, match="no second look"):
+        fit_residual([sample], RelationalModel(load_shipped().first))
 
 
 def test_labels_must_teach_something(faces):

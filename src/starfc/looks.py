@@ -12,11 +12,12 @@ many are probably yours, and what do they think of you?
   than its end);
 - of the collection: matches expected per face, how many faces have one, what is in doubt.
 
-Numbers of one end come in the order of the ends, the one that expects fewer matches first, so an edge looks the same
-from either side.
+Numbers of one end come in the order of the ends, the one that expects fewer matches first, or of whom the other's
+matches think worse, so an edge looks the same from either side. Ends that differ by next to nothing count as equal:
+else a rounding would decide which comes first.
 
 Probabilities are kept as two bytes an edge, log-odds in steps of 1/3640, and read from a table, between whose entries
-they lie on a line: no logarithm for each neighbour of each edge. Steps of 1/14, one byte, were coarse enough for a
+they lie on a line: no exponential for each neighbour of each edge. Steps of 1/14, one byte, were coarse enough for a
 rounding of the features to be seen in the clusters.
 """
 
@@ -29,6 +30,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .relations import find_cell
 from .tiles import run_tiles
 
 LOOKS = (
@@ -47,9 +49,9 @@ _NONE = -9.0  # log-odds of an edge that is not there
 _LEAST = -6.0  # log-odds below which nobody thinks worse of anybody
 _MOST_LAST = 2.0
 _N_LAST = 5  # entries that are the end of a list
+_NEXT_TO_NOTHING = np.float32(1e-3)  # by which two ends must differ for one to come first
 # Probabilities of every 64th code.
-_CHANCES = 1 / (1 + np.exp((_EVEN - np.arange(0, (1 << 16) + (1 << _FINE), 1 << _FINE)) / _STEPS))
-_CHANCES = _CHANCES.astype(np.float32)
+_CHANCES = (1 / (1 + np.exp((_EVEN - np.arange(0, (1 << 16) + (1 << _FINE), 1 << _FINE)) / _STEPS))).astype(np.float32)
 _HOPELESS = int(_EVEN + _STEPS * math.log(HOPEFUL / (1 - HOPEFUL)))  # the highest code without a second look
 # Columns of what is known of a face.
 _MATCHES, _DOUBT, _BEST, _SECOND, _LAST = range(5)
@@ -134,12 +136,35 @@ def sum_beliefs(neighbors: NDArray[np.int32], codes: NDArray[np.uint16]) -> Beli
 
 
 def mark_hopeful(beliefs: Beliefs, rows: NDArray[Any]) -> NDArray[np.bool_]:
-    """Mark the edges of some rows that get a second look, bool (rows, k)."""
+    """Mark the edges of some rows that get a second look, bool (rows, k).
+
+    >>> codes = encode_log_odds(np.array([[-6.0, 2.0], [0.0, -9.0], [3.0, 1.0]], np.float32))
+    >>> mark_hopeful(sum_beliefs(np.array([[1, 2], [0, 2], [0, 1]], np.int32), codes), np.arange(2))
+    array([[False,  True], [ True, False]])
+    """
     return np.asarray(beliefs.codes[rows] > _HOPELESS)
 
 
 def look_again(beliefs: Beliefs, rows: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Describe the edges at some positions, ascending, of the flattened (rows, k) block, float32 (m, len(LOOKS))."""
+    """Describe edges by what the matches of their ends think.
+
+    Parameters
+    ----------
+    beliefs : Beliefs
+    rows : int (r,)
+    positions : int64 (m,)
+        Of edges in the flattened (rows, k) block, ascending.
+
+    Returns
+    -------
+    float32 (m, len(LOOKS))
+
+    Examples
+    --------
+    >>> beliefs = sum_beliefs(np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.full((3, 2), 1 << 15, np.uint16))
+    >>> look_again(beliefs, np.arange(3), np.array([0]))[0, :4].round(3)
+    array([0.   , 0.585, 0.585, 0.585], dtype=float32)
+    """
     looks = np.empty((len(positions), _N_LOOKS), dtype=np.float32)
     _look_at_edges(beliefs, rows, positions, looks)
     return looks
@@ -205,11 +230,11 @@ def _find_end(listed, codes):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _find_slot(names, face, mask):  # type: ignore[no-untyped-def]
+def _find_slot(names, face, shift):  # type: ignore[no-untyped-def]
     """Return where a face stands in a hash table, or where it would."""
-    at = (np.uint32(face) * np.uint32(2654435761) >> np.uint32(7)) & mask
+    at = find_cell(face, np.uint32(0x9E3779B1), shift)
     while names[at] >= 0 and names[at] != face:
-        at = (at + np.uint32(1)) & mask
+        at = (at + np.uint32(1)) & np.uint32(len(names) - 1)
     return at
 
 
@@ -218,12 +243,11 @@ def _look_at_edges(beliefs, rows, positions, looks):  # type: ignore[no-untyped-
     """Describe the edges at the given positions; a row's list is put into a hash table once."""
     neighbors, codes, depths = beliefs.neighbors, beliefs.codes, beliefs.depths
     k = neighbors.shape[1]
-    n_cells = 64
-    while n_cells < 4 * k:
-        n_cells *= 2
-    names, known = np.full(n_cells, -1, np.int32), np.zeros(n_cells, np.uint16)
-    mask = np.uint32(n_cells - 1)
-    sums, row = np.empty(9, np.float32), -1
+    shift = 26
+    while 1 << (32 - shift) < 4 * k:
+        shift -= 1
+    names, known = np.full(1 << (32 - shift), -1, np.int32), np.zeros(1 << (32 - shift), np.uint16)
+    sums, row = np.empty(7, np.float32), -1
     for e in range(len(positions)):
         i, slot = rows[positions[e] // k], positions[e] % k
         if i != row:
@@ -231,15 +255,15 @@ def _look_at_edges(beliefs, rows, positions, looks):  # type: ignore[no-untyped-
             names[:] = -1
             for at in range(depths[i]):
                 if codes[i, at] > 0:
-                    cell = _find_slot(names, neighbors[i, at], mask)
+                    cell = _find_slot(names, neighbors[i, at], shift)
                     names[cell], known[cell] = neighbors[i, at], codes[i, at]
         j = neighbors[i, slot]
-        back = _sum_common(neighbors[j], codes[j], depths[j], i, names, known, mask, sums)
+        back = _sum_common(neighbors[j], codes[j], depths[j], i, names, known, shift, sums)
         _describe_edge(beliefs, i, j, codes[i, slot], back, sums, looks[e])
 
 
 @njit(cache=True, nogil=True)
-def _sum_common(listed, codes, depth, i, names, known, mask, sums):  # type: ignore[no-untyped-def]
+def _sum_common(listed, codes, depth, i, names, known, shift, sums):  # type: ignore[no-untyped-def]
     """Sum up what the lists of i, in the table, and of j have in common; return the code that j's list has for i.
 
     sums: common matches; of i's matches that j lists, and of j's that i lists: how many, and what they think of the
@@ -253,7 +277,7 @@ def _sum_common(listed, codes, depth, i, names, known, mask, sums):  # type: ign
         if listed[at] == i:
             back = codes[at]
             continue
-        cell = _find_slot(names, listed[at], mask)
+        cell = _find_slot(names, listed[at], shift)
         if names[cell] < 0 or codes[at] == 0:
             continue
         my_chance, their_chance = _read_chance(known[cell]), _read_chance(codes[at])
@@ -281,15 +305,20 @@ def _describe_edge(beliefs, i, j, code, back, sums, out):  # type: ignore[no-unt
     odds, chance, chance_back = _read_odds(code), _read_chance(code), _read_chance(back)
     my_matches, their_matches = max(none, my[_MATCHES] - chance), max(none, their[_MATCHES] - chance_back)
     own = half * max(odds, np.float32(_LEAST))
-    toward_j = sums[3] + max(none, my_matches - sums[1]) * their[_LAST] + own
-    toward_i = sums[4] + max(none, their_matches - sums[2]) * my[_LAST] + own
-    few, many = (0, 1) if my_matches <= their_matches else (1, 0)
+    toward_j = (sums[3] + max(none, my_matches - sums[1]) * their[_LAST] + own) / (my_matches + half)
+    toward_i = (sums[4] + max(none, their_matches - sums[2]) * my[_LAST] + own) / (their_matches + half)
+    ahead = my_matches - their_matches
+    if abs(ahead) < _NEXT_TO_NOTHING:
+        ahead = toward_j - toward_i
+    if abs(ahead) < _NEXT_TO_NOTHING:
+        ahead = my[_DOUBT] - their[_DOUBT]
+    few, many = (0, 1) if ahead <= 0 else (1, 0)
     common = sums[0] + np.float32(0.25)
     out[0] = odds
     out[1 + few], out[1 + many] = np.log2(1 + my_matches), np.log2(1 + their_matches)
     out[3] = np.log2(1 + sums[0])
     out[4 + few], out[4 + many] = common / (my_matches + half), common / (their_matches + half)
-    out[6 + few], out[6 + many] = toward_j / (my_matches + half), toward_i / (their_matches + half)
+    out[6 + few], out[6 + many] = toward_j, toward_i
     out[8], out[9] = sums[5], sums[6]
     out[10 + few] = my[_SECOND] if beliefs.nearest[i] == j else my[_BEST]
     out[10 + many] = their[_SECOND] if beliefs.nearest[j] == i else their[_BEST]

@@ -144,8 +144,8 @@ class Model:
                 else ""
             )
             what = (
-                f"Scores the edges of a kNN graph of face vectors by {len(config.relations)} relations of their ends"
-                f"{beside}, layers {list(config.hidden)}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
+                f"Scores the edges of a kNN graph of face vectors by the relations of their ends"
+                f"{beside}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
                 f" (k from the data, p > {config.tau1}, {config.partition}).\n\nRelations do not depend on the"
                 " embedder, but what was learned is of the people and the embedder it was trained on."
             )

@@ -23,7 +23,7 @@ from .errors import ModelError
 _EDGES_AT_A_TIME = 256  # through the network
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Perceptron:
     """A network from numbers of an edge to log-odds.
 
@@ -41,17 +41,17 @@ class Perceptron:
     lowest: NDArray[np.float32]
     highest: NDArray[np.float32]
 
-    def require_inputs(self, names: tuple[str, ...]) -> None:
-        """Raise ModelError unless the network takes numbers of these names, gives one, and all its own are finite."""
-        widths = [len(names), *(len(bias) for bias in self.biases)]
+    def require_inputs(self, n_inputs: int) -> None:
+        """Raise ModelError unless the network takes so many numbers and gives one, and all its own are finite."""
+        widths = [n_inputs, *(len(bias) for bias in self.biases)]
         shapes = [weight.shape for weight in self.weights]
         if widths[-1] != 1 or shapes != list(pairwise(widths)):
             raise ModelError(
-                f"a relational model takes {len(names)} relations and gives one number; its layers have shapes"
+                f"a network of relations takes {n_inputs} numbers here and gives one; its layers have shapes"
                 f" {shapes}: the folder is damaged or of another version"
             )
-        if self.lowest.shape != (len(names),) or self.highest.shape != (len(names),):
-            raise ModelError(f"a relational model needs a range for each of {len(names)} relations; train it again")
+        if self.lowest.shape != (n_inputs,) or self.highest.shape != (n_inputs,):
+            raise ModelError(f"a network of relations needs a range for each of {n_inputs} numbers; train it again")
         if not all(np.isfinite(tensor).all() for tensor in (*self.weights, *self.biases, self.lowest, self.highest)):
             raise ModelError("the model holds NaN or infinite weights; train it again")
 
@@ -94,15 +94,15 @@ def read_perceptron(tensors: Mapping[str, NDArray[np.float32]], prefix: str = ""
 
 
 @njit(cache=True, nogil=True)
-def _run_network(relations, lowest, highest, weights, biases):  # type: ignore[no-untyped-def]
+def _run_network(inputs, lowest, highest, weights, biases):  # type: ignore[no-untyped-def]
     """Return the log-odds of edges, so few at a time that what is between the layers stays in the cache."""
-    out = np.empty(len(relations), dtype=np.float32)
-    widest = relations.shape[1]
+    out = np.empty(len(inputs), dtype=np.float32)
+    widest = inputs.shape[1]
     for bias in biases:
         widest = max(widest, len(bias))
     below, above = np.empty(_EDGES_AT_A_TIME * widest, np.float32), np.empty(_EDGES_AT_A_TIME * widest, np.float32)
-    for start in range(0, len(relations), _EDGES_AT_A_TIME):
-        block = relations[start : start + _EDGES_AT_A_TIME]
+    for start in range(0, len(inputs), _EDGES_AT_A_TIME):
+        block = inputs[start : start + _EDGES_AT_A_TIME]
         width = block.shape[1]
         _cut_to_range(block, lowest, highest, below)
         for layer in range(len(weights)):
@@ -118,7 +118,7 @@ def _run_network(relations, lowest, highest, weights, biases):  # type: ignore[n
 
 @njit(cache=True, nogil=True)
 def _cut_to_range(block, lowest, highest, out):  # type: ignore[no-untyped-def]
-    """Write the relations of some edges one after the other, each cut to its range."""
+    """Write the inputs of some edges one after the other, each cut to its range."""
     width = block.shape[1]
     for edge in range(len(block)):
         for at in range(width):

@@ -7,6 +7,8 @@ get a second look: what their ends' matches think of each other (`looks.py`), l,
 
     o_1 = first(r),    log p / (1 - p) = o_1 + second(r, l(o_1)).
 
+Others keep o_1; it is cut to ±9 then, and kept in steps of 1/3640.
+
 How likely a match is differs between collections; the relations that tell of the collection carry it. Where all matches
 stand very high, what stands low are look-alikes: edges lose the odds by which they fall short of what is asked for
 there (`find_least_discovery`).
@@ -49,7 +51,7 @@ PREFERENCES = {"precision": 0.9, "balanced": 0.7, "recall": 0.4}
 FORMAT = "starfc-relational"
 INPUTS = (*RELATIONS, *LOOKS)  # of the second network; the first has the relations alone
 SCORES = "scores0"  # the array that the scores are in, in files
-BITS = 5  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
+BITS = 6  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
 _CODES = "first"  # the array of first probabilities
 _STAGES = "relations", "second look"
 FIRST_ODDS = INPUTS.index("log_odds")
@@ -83,9 +85,9 @@ class RelationalModel:
     facts: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.first.require_inputs(RELATIONS)
+        self.first.require_inputs(len(RELATIONS))
         if self.second is not None:
-            self.second.require_inputs(INPUTS)
+            self.second.require_inputs(len(INPUTS))
 
     @property
     def tensors(self) -> dict[str, NDArray[np.float32]]:
@@ -93,21 +95,32 @@ class RelationalModel:
         second = {} if self.second is None else self.second.name_tensors(_SECOND)
         return self.first.name_tensors() | second
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """What the last network takes: it says whether there is a second look."""
+        return RELATIONS if self.second is None else INPUTS
+
     def save(self, folder: str | Path, card: str) -> None:
         """Write `model.safetensors`, `config.json` and the model card, all or none."""
         from safetensors.numpy import save
 
-        config = {"format": FORMAT, "scorer": "relational", "relations": list(INPUTS), "training": self.facts}
+        config = {"format": FORMAT, "scorer": "relational", "relations": list(self.inputs), "training": self.facts}
         with replacing_folder(Path(folder)) as aside:
             (aside / "model.safetensors").write_bytes(save(self.tensors))
             (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
             (aside / "README.md").write_text(card, encoding="utf-8")
 
 
-def read_model(tensors: Mapping[str, NDArray[np.float32]], facts: dict[str, Any]) -> RelationalModel:
-    """Return the model whose numbers have these names; KeyError where one is missing."""
-    has_second = any(name.startswith(_SECOND) for name in tensors)
-    second = read_perceptron(tensors, _SECOND) if has_second else None
+def read_model(
+    tensors: Mapping[str, NDArray[np.float32]], inputs: tuple[str, ...], facts: dict[str, Any]
+) -> RelationalModel:
+    """Return the model whose numbers have these names and whose last network takes these inputs.
+
+    KeyError where a number is missing, ModelError where this version has other inputs.
+    """
+    if inputs not in (RELATIONS, INPUTS):
+        raise ModelError("the model was trained on other relations than this version of starfc has; train it again")
+    second = read_perceptron(tensors, _SECOND) if inputs == INPUTS else None
     return RelationalModel(read_perceptron(tensors), second, facts)
 
 
@@ -121,10 +134,10 @@ def load_relational(folder: str | Path) -> RelationalModel:
         tensors = load((folder / "model.safetensors").read_bytes())
     except Exception as error:  # safetensors has an exception of its own
         raise ModelError(f"{folder} is no relational model ({error}); pass a folder that starfc has written") from error
-    if config.get("format") != FORMAT or config.get("relations") != list(INPUTS):
-        raise ModelError(f"{folder} is a model of other relations than this version's; train it again")
+    if config.get("format") != FORMAT:
+        raise ModelError(f"{folder} is no relational model; pass a folder that starfc has written")
     try:
-        return read_model(tensors, config.get("training", {}))
+        return read_model(tensors, tuple(config.get("relations", ())), config.get("training", {}))
     except KeyError as error:
         raise ModelError(f"{folder} lacks the tensor {error}; pass a folder that starfc has written") from error
 
@@ -163,7 +176,7 @@ def score_by_relations(
     scratch : Scratch, optional
         Where the scores live; in memory by default. In files, what a killed run has scored is not scored again.
     progress : callable
-        Called as ``progress("relations", done, total)``.
+        Called as ``progress("relations", done, total)``, then as ``progress("second look", done, total)``.
 
     Returns
     -------

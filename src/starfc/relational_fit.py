@@ -43,7 +43,7 @@ from .people import PersonIndex
 from .profiles import choose_k, measure_profiles
 from .progress import Progress, silent
 from .prune import parse_edges
-from .relational import PREFERENCES, RelationalModel, load_shipped, score_by_relations
+from .relational import BITS, PREFERENCES, RelationalModel, load_shipped, score_by_relations
 from .relational_model import combine_scores, make_model
 from .relational_training import EdgeSample, fit_residual, halve_residual, sample_edges
 from .score import ScoredEdges, score_edges
@@ -348,7 +348,7 @@ class _Describer:
     ) -> None:
         self._features, self._labels, self._k, self._seed, self._start = features, labels, k, seed, start
         self._workdir = workdir
-        self._depends_on = depends_on | {"k": k, "seed": seed, "start": digest_arrays(**start.tensors)}
+        self._depends_on = depends_on | {"k": k, "seed": seed, "start": digest_arrays(**start.tensors), "bits": BITS}
 
     def __call__(self, name: str, rows: NDArray[np.int64]) -> EdgeSample:
         """Describe the edges among the given rows."""

@@ -6,8 +6,9 @@ of edges that both have scored: with o the log-odds of each and w the weight of 
     log p / (1 - p) = (1 - w) o_relations + w o_gcn.
 
 They make different mistakes: relations know the embedder and the collection only by their statistics, the GCN reads the
-features themselves. The folder is that of any model (`model.py`); its tensors are the network's layers and the ranges
-of the relations, and the GCN's; its configuration names the relations, because a network is of no use with others.
+features themselves. The folder is that of any model (`model.py`); its tensors are the layers of both networks of
+relations and the ranges of their inputs, and the GCN's; its configuration names the inputs of the last network, because
+it is of no use with others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 
 from .errors import ModelError
 from .model import Model, ModelConfig
-from .relational import INPUTS, RelationalModel, read_model
+from .relational import RelationalModel, read_model
 from .score import ScoredEdges
 from .tiles import run_tiles
 
@@ -45,7 +46,7 @@ def make_model(
     >>> make_model(load_shipped(), dim=128, tau1=0.6, training={}).config.scorer
     'relational'
     """
-    shared: dict[str, Any] = {"tau1": tau1, "tau2": None, "partition": partition, "relations": INPUTS}
+    shared: dict[str, Any] = {"tau1": tau1, "tau2": None, "partition": partition, "relations": network.inputs}
     if gcn is not None:
         config = replace(gcn.config, scorer="combined", gcn_weight=gcn_weight, training=training, **shared)
         return Model(config, network.tensors | gcn.tensors)
@@ -64,10 +65,8 @@ def open_network(model: Model) -> RelationalModel:
     """
     if model.config.scorer not in SCORERS:
         raise ModelError(f"the model's scorer is '{model.config.scorer}'; one of relations is needed here")
-    if model.config.relations != INPUTS:
-        raise ModelError("the model was trained on other relations than this version of starfc has; train it again")
     try:
-        return read_model(model.tensors, model.config.training)
+        return read_model(model.tensors, tuple(model.config.relations or ()), model.config.training)
     except KeyError as error:
         raise ModelError(f"the model lacks the tensor {error}; the folder is damaged, train it again") from error
 

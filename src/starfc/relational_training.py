@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputError, MissingExtraError
+from .errors import InputError, MissingExtraError, ModelError
 from .features import Features
 from .knn import KnnGraph, build_knn
 from .looks import sum_beliefs
@@ -229,7 +229,8 @@ def fit_residual(
     """
     torch = _import_torch()
     _require_both_kinds(samples)
-    assert start.second is not None, "edges are described by a second look"
+    if start.second is None:
+        raise ModelError("the model has no second look, which is what is fitted; start from another one")
     lowest, highest = start.second.lowest, start.second.highest
     described = np.concatenate([sample.inputs for sample in samples])
     inputs = np.clip(described, lowest, highest)

@@ -188,9 +188,9 @@ def _survey_rows(start, stop, neighbors, evidence, faces):  # type: ignore[no-un
 
 
 @njit(cache=True, nogil=True)
-def _find_cell(face, factor, shift):  # type: ignore[no-untyped-def]
+def find_cell(face, factor, shift) -> np.uint32:  # type: ignore[no-untyped-def]
     """Return the cell of a face; unsigned, or every use would be checked for its sign."""
-    return np.uint32(np.uint32(face) * np.uint32(factor)) >> np.uint32(shift)
+    return np.uint32(np.uint32(np.uint32(face) * np.uint32(factor)) >> np.uint32(shift))
 
 
 @njit(cache=True, nogil=True)
@@ -205,7 +205,7 @@ def _list_face(i, depth, neighbors, evidence, shift, table, spare):  # type: ign
         n_spare = 0
         for slot in range(depth):
             face = neighbors[i, slot]
-            cell = _find_cell(face, factor, shift)
+            cell = find_cell(face, factor, shift)
             if table[cell] >= 0:
                 spare[n_spare] = slot
                 n_spare += 1
@@ -223,7 +223,7 @@ def _list_face(i, depth, neighbors, evidence, shift, table, spare):  # type: ign
 def _clear_table(i, depth, neighbors, factor, shift, table):  # type: ignore[no-untyped-def]
     """Empty the cells of a face's neighbours."""
     for slot in range(depth):
-        table[_find_cell(neighbors[i, slot], factor, shift)] = -1
+        table[find_cell(neighbors[i, slot], factor, shift)] = -1
 
 
 @njit(cache=True, nogil=True)
@@ -291,7 +291,7 @@ def _look_up(their_list, evidence, factor, shift, table, shared, theirs):  # typ
     """Write for each face of a list the bits of the evidence that the table has for it, and copy the list's own."""
     absent = np.float32(_ABSENT).view(np.int32)
     for other in range(len(their_list)):
-        entry = table[_find_cell(their_list[other], factor, shift)]
+        entry = table[find_cell(their_list[other], factor, shift)]
         shared[other] = np.int32(entry) if (entry >> 32) == their_list[other] else absent
         theirs[other] = evidence[other]
 
