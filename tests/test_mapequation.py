@@ -13,7 +13,7 @@ from edge_graphs import make_graph, plant_groups, sum_pairs, weighted_graphs
 from starfc import flowgraph, mapequation
 from starfc.errors import InputError
 from starfc.flowgraph import build_flow_graph
-from starfc.mapequation import label_by_map_equation, measure_codelength
+from starfc.mapequation import find_modules, find_shortest, label_by_map_equation, measure_codelength
 from starfc.metrics import pairwise
 from starfc.partition import label_components
 from starfc.prune import EdgeGraph
@@ -207,3 +207,12 @@ def test_coarse_tuning_splits_a_module_without_links_to_others():
     triangles = EdgeGraph(np.array([0, 2, 3, 4, 6, 7, 7]), targets, np.ones(7, np.float32))
     found = mapequation._tune_coarsely(build_flow_graph(triangles), np.zeros(6, np.int32), np.random.default_rng(0))
     assert found.labels.tolist() == [0, 0, 0, 1, 1, 1] and found.saved > 0
+
+
+@settings(deadline=None, max_examples=30)
+@given(weighted_graphs(), st.integers(0, 10**6))
+def test_of_several_trials_the_shortest_is_taken(graph, seed):
+    flow_graph = build_flow_graph(graph)
+    lengths = [measure_codelength(graph, find_modules(flow_graph, seed=seed + trial)) for trial in range(4)]
+    found = measure_codelength(graph, find_shortest(flow_graph, 4, seed=seed))
+    assert found == pytest.approx(min(lengths), abs=1e-9)

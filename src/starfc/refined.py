@@ -13,6 +13,11 @@ In: EdgeGraph whose scores are probabilities. Out: int64 labels (n,), numbered b
 People with many faces have parts as well, by day and by night, or those that found no place in each other's full lists.
 A sure link tells them from two people: of the modules that would be split in 70 synthetic worlds and fiw_a, a third
 were one person, but seven in ten of those with a link of p >= .95 between the parts. Such parts stay together.
+
+Moves are greedy, and where they end depends on where they begin: on fiw_a, partitions of other seeds have an adjusted
+Rand index of .984 to .998 with each other, and a rounding of the features is as good as another seed. So small graphs
+are solved several times, and the shortest description is taken; of the large ones, whose clusters are few among many,
+no time is spent on that.
 """
 
 from __future__ import annotations
@@ -25,9 +30,11 @@ from scipy.sparse.csgraph import connected_components
 
 from .crowds import find_crowds
 from .flowgraph import build_flow_graph, drop_links
-from .mapequation import climb_modules, improve_modules, split_modules
+from .mapequation import climb_modules, find_shortest, improve_modules, split_modules
 from .prune import EdgeGraph
 
+_MOST_TRIALS = 8
+_EDGES_TRIED = 1 << 22  # in all trials: more than that, and there is one
 _SURE = 0.95  # P(same person) of a link that keeps two parts of a module together
 
 
@@ -54,7 +61,8 @@ def label_refined(graph: EdgeGraph, *, seed: int = 0) -> NDArray[np.int64]:
     [0, 0, 0, 1, 1, 1]
     """
     flow_graph = build_flow_graph(graph)
-    modules = climb_modules(flow_graph, seed=seed)
+    n_trials = min(_MOST_TRIALS, _EDGES_TRIED // max(1, len(graph.targets)))
+    modules = climb_modules(flow_graph, seed=seed) if n_trials < 2 else find_shortest(flow_graph, n_trials, seed=seed)
     crowds = find_crowds(graph, modules)
     if not crowds.any():
         return _join_tied(graph, modules, split_modules(flow_graph, modules, seed=seed))
