@@ -7,7 +7,6 @@ from starfc.selection import (
     LANES,
     collect_keys,
     count_reaching,
-    find_largest,
     finish_selection,
     keep_best,
     mark_others,
@@ -142,10 +141,3 @@ def test_others_are_all_but_one():
     ids = np.array([[4, 5, 6], [5, 4, 6], [6, 5, 4], [1, 2, 3], [4, 4, 5]])
     kept = ids[mark_others(ids, np.full(5, 4))].reshape(5, 2)
     assert kept.tolist() == [[5, 6], [5, 6], [6, 5], [1, 2], [4, 5]]
-
-
-@pytest.mark.parametrize("n", [1, 15, 16, 17, 31, 32, 33])
-def test_the_largest_of_a_row_is_found_wherever_it_stands(n):
-    products = np.full((n, n), -2.0, np.float32)
-    np.fill_diagonal(products, -1.0)
-    assert [float(find_largest(products, row)) for row in range(n)] == [-1.0] * n

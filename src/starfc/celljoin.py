@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from .cells import Cells
 from .lines import WORTH_BLAS, collect_members, find_line, invert_lists, lay_out, multiply_runs
+from .masks import MASK_LANES, find_lowest, mark_reaching
 from .neighborlists import Lists, find_place, insert_place, open_lists
 from .rowstore import copy_range, copy_rows, multiply_row, read_range, take_rows
 from .scratch import Scratch
-from .selection import find_largest, pack_key, sharpen_floor, sort_keys, unpack_row, unpack_similarity
+from .selection import pack_key, sharpen_floor, sort_keys, unpack_row, unpack_similarity
 from .steps import Steps, cut_evenly
 from .workers import get_buffer
 
@@ -254,7 +255,7 @@ def _offer_cells(store, order, starts, span, firsts, namers, here, lists):  # ty
     largest = 0
     for cell in range(span[0], span[1]):
         largest = max(largest, starts[cell + 1] - starts[cell])
-    dim, k = store.shape[1], lists.places.shape[1]
+    dim = store.shape[1]
     room = np.empty(_CHUNK_ROWS * largest, dtype=np.float32)  # new room for each product would take longer
     gathered = np.empty((_CHUNK_ROWS, dim), dtype=np.float32)
     members = np.empty((largest, dim), dtype=np.float32)
@@ -269,9 +270,7 @@ def _offer_cells(store, order, starts, span, firsts, namers, here, lists):  # ty
             _multiply_into(gathered[: len(some)], members[: high - low], products)
             for i in range(len(some)):
                 listed, similarities = lists.places[some[i]], lists.similarities[some[i]]
-                floor = similarities[k - 1] if listed[k - 1] >= 0 else np.float32(-np.inf)
-                if find_largest(products, i) >= floor:
-                    _offer_line(order, here[some[i]], low, products[i], listed, similarities)
+                _offer_line(order, here[some[i]], low, products[i], listed, similarities)
 
 
 @njit(cache=True, nogil=True)
@@ -289,8 +288,12 @@ def _multiply_into(rows, members, products):  # type: ignore[no-untyped-def]
 def _offer_line(order, place, low, line, listed, similarities):  # type: ignore[no-untyped-def]
     """Put those places from `low` on into a list that belong there and are not on it."""
     k = len(listed)
-    for j in range(len(line)):
-        if listed[k - 1] >= 0 and line[j] < similarities[k - 1]:
-            continue
-        if low + j != place and find_place(listed, low + j) < 0:
-            insert_place(order, listed, similarities, low + j, line[j])
+    for begin in range(0, len(line), MASK_LANES):
+        floor = similarities[k - 1] if listed[k - 1] >= 0 else np.float32(-np.inf)
+        hits = mark_reaching(line, begin, floor)
+        while hits:
+            j = begin + find_lowest(hits)
+            hits &= hits - np.uint64(1)
+            # It may not reach the end of the list any more, which is noticed when it is put in.
+            if low + j != place and find_place(listed, low + j) < 0:
+                insert_place(order, listed, similarities, low + j, line[j])
