@@ -180,9 +180,10 @@ def _make_offer(
 
     def offer_block(here: NDArray[np.int64], probes: NDArray[np.int32], lists: Lists) -> None:
         firsts, namers = invert_lists(probes, cells.n_cells)
+        floors = np.where(lists.places[:, -1] >= 0, lists.similarities[:, -1], np.float32(-np.inf))
         for first in range(0, cells.n_cells, _SPAN_CELLS):
             span = first, min(first + _SPAN_CELLS, cells.n_cells)
-            _offer_cells(store, cells.order, cells.starts, span, firsts, namers, here, lists)
+            _offer_cells(store, cells.order, cells.starts, span, firsts, namers, here, floors, lists)
             steps.relieve()
 
     return offer_block
@@ -250,8 +251,11 @@ def _merge_line(order, places, starts, probes, place, line, guess, keys, listed,
 
 
 @njit(cache=True, nogil=True)
-def _offer_cells(store, order, starts, span, firsts, namers, here, lists):  # type: ignore[no-untyped-def]
-    """Offer the members of a span of cells to those of the places `here` that probe them, and improve their lists."""
+def _offer_cells(store, order, starts, span, firsts, namers, here, floors, lists):  # type: ignore[no-untyped-def]
+    """Offer the members of a span of cells to those of the places `here` that probe them, and improve their lists.
+
+    `floors` is how the lists end, beside each other: most are not read, for nothing reaches that.
+    """
     largest = 0
     for cell in range(span[0], span[1]):
         largest = max(largest, starts[cell + 1] - starts[cell])
@@ -269,8 +273,7 @@ def _offer_cells(store, order, starts, span, firsts, namers, here, lists):  # ty
             products = room[: len(some) * (high - low)].reshape(len(some), high - low)
             _multiply_into(gathered[: len(some)], members[: high - low], products)
             for i in range(len(some)):
-                listed, similarities = lists.places[some[i]], lists.similarities[some[i]]
-                _offer_line(order, here[some[i]], low, products[i], listed, similarities)
+                _offer_line(order, here[some[i]], low, products[i], floors, some[i], lists)
 
 
 @njit(cache=True, nogil=True)
@@ -285,15 +288,18 @@ def _multiply_into(rows, members, products):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _offer_line(order, place, low, line, listed, similarities):  # type: ignore[no-untyped-def]
-    """Put those places from `low` on into a list that belong there and are not on it."""
-    k = len(listed)
+def _offer_line(order, place, low, line, floors, row, lists):  # type: ignore[no-untyped-def]
+    """Put those places from `low` on into the list of a row that belong there and are not on it."""
     for begin in range(0, len(line), MASK_LANES):
-        floor = similarities[k - 1] if listed[k - 1] >= 0 else np.float32(-np.inf)
-        hits = mark_reaching(line, begin, floor)
+        hits = mark_reaching(line, begin, floors[row])
+        if hits == 0:
+            continue
+        listed, similarities = lists.places[row], lists.similarities[row]
         while hits:
             j = begin + find_lowest(hits)
             hits &= hits - np.uint64(1)
             # It may not reach the end of the list any more, which is noticed when it is put in.
             if low + j != place and find_place(listed, low + j) < 0:
                 insert_place(order, listed, similarities, low + j, line[j])
+        if listed[-1] >= 0:
+            floors[row] = similarities[-1]
