@@ -91,7 +91,7 @@ def test_the_least_similar_rows_look_into_more_groups(faces):
         return np.take_along_axis(faces @ coarse.centres.T, found[:, :1], axis=1)[:, 0]
 
     strong = find_best(hasty) >= np.partition(find_best(hasty), 2399)[2399]
-    weakest = find_best(patient) < np.partition(find_best(patient), 1100)[1100]  # of nearly a fifth
+    weakest = find_best(patient) < np.partition(find_best(patient), 500)[500]  # of one in seven
     patient, hasty, careful = (np.hstack((found[:, :1], np.sort(found))) for found in (patient, hasty, careful))
     assert (patient[strong] == hasty[strong]).all()
     assert (patient[weakest] == careful[weakest]).all()

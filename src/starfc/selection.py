@@ -190,6 +190,14 @@ def _drop_rest(selection, row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def raise_floors(selection, rows) -> None:  # type: ignore[no-untyped-def]
+    """Drop all but the k best of the given rows, so that less of what follows is taken in."""
+    for row in rows:
+        if selection.counts[row] > selection.k:
+            _drop_rest(selection, row)
+
+
+@njit(cache=True, nogil=True)
 def offer(selection, row, similarity, other) -> None:  # type: ignore[no-untyped-def]
     """Give `row` the candidate `other`; when the row is full, keep its k best."""
     key = pack_key(similarity, other)
