@@ -14,6 +14,7 @@ from starfc.selection import (
     pack_key,
     push_rows,
     push_tile,
+    raise_floors,
     sharpen_floor,
     sort_keys,
     start_selection,
@@ -84,6 +85,22 @@ def test_runs_equal_sorting(n, k, seed):
         offer_run(selection, 1, draw_scores(n, seed + first), first)
     scores = np.append(draw_scores(n, seed), draw_scores(n, seed + n))
     check(selection, [[], list(zip(scores, range(2 * n), strict=True))])
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(0, 99))
+def test_raised_floors_are_how_the_best_end_and_lose_nothing(n, k, seed):
+    selection = start_selection(2, k)
+    lines = draw_scores((2, n), seed)
+    for row, line in enumerate(lines):
+        offer_run(selection, row, line, 0)
+    before = selection.floors[1]
+    raise_floors(selection, np.array([0]))
+    assert selection.floors[0] == (np.sort(lines[0])[-k] if n > k else -np.inf)
+    assert selection.floors[1] == before
+    offer_run(selection, 0, lines[1], n)
+    both = np.append(lines[0], lines[1])
+    check(selection, [list(zip(both, range(2 * n), strict=True)), list(zip(lines[1], range(n), strict=True))])
 
 
 @settings(deadline=None, max_examples=60)

@@ -12,7 +12,7 @@ kernels lock nothing: no two threads may offer to one row at a time.
 
 numba compiles these into the kernels of other files that call them and keeps the result on disk, and does not notice
 when only this file changes: delete `__pycache__` after an edit here. The same holds of every file whose kernels others
-call: rowstore, halves, prefetch, lines, centres, neighborlists.
+call: rowstore, halves, prefetch, masks, lines, centres, neighborlists.
 """
 
 from __future__ import annotations
