@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from .cells import Cells
 from .lines import WORTH_BLAS, collect_members, find_line, invert_lists, lay_out, multiply_runs
+from .masks import MASK_LANES, find_lowest, mark_reaching
 from .neighborlists import Lists, find_place, insert_place, open_lists
 from .rowstore import copy_range, copy_rows, multiply_row, read_range, take_rows
 from .scratch import Scratch
-from .selection import find_largest, pack_key, sharpen_floor, sort_keys, unpack_row, unpack_similarity
+from .selection import pack_key, sharpen_floor, sort_keys, unpack_row, unpack_similarity
 from .steps import Steps, cut_evenly
 from .workers import get_buffer
 
@@ -179,9 +180,10 @@ def _make_offer(
 
     def offer_block(here: NDArray[np.int64], probes: NDArray[np.int32], lists: Lists) -> None:
         firsts, namers = invert_lists(probes, cells.n_cells)
+        floors = np.where(lists.places[:, -1] >= 0, lists.similarities[:, -1], np.float32(-np.inf))
         for first in range(0, cells.n_cells, _SPAN_CELLS):
             span = first, min(first + _SPAN_CELLS, cells.n_cells)
-            _offer_cells(store, cells.order, cells.starts, span, firsts, namers, here, lists)
+            _offer_cells(store, cells.order, cells.starts, span, firsts, namers, here, floors, lists)
             steps.relieve()
 
     return offer_block
@@ -249,12 +251,15 @@ def _merge_line(order, places, starts, probes, place, line, guess, keys, listed,
 
 
 @njit(cache=True, nogil=True)
-def _offer_cells(store, order, starts, span, firsts, namers, here, lists):  # type: ignore[no-untyped-def]
-    """Offer the members of a span of cells to those of the places `here` that probe them, and improve their lists."""
+def _offer_cells(store, order, starts, span, firsts, namers, here, floors, lists):  # type: ignore[no-untyped-def]
+    """Offer the members of a span of cells to those of the places `here` that probe them, and improve their lists.
+
+    `floors` is how the lists end, beside each other: most are not read, for nothing reaches that.
+    """
     largest = 0
     for cell in range(span[0], span[1]):
         largest = max(largest, starts[cell + 1] - starts[cell])
-    dim, k = store.shape[1], lists.places.shape[1]
+    dim = store.shape[1]
     room = np.empty(_CHUNK_ROWS * largest, dtype=np.float32)  # new room for each product would take longer
     gathered = np.empty((_CHUNK_ROWS, dim), dtype=np.float32)
     members = np.empty((largest, dim), dtype=np.float32)
@@ -268,10 +273,7 @@ def _offer_cells(store, order, starts, span, firsts, namers, here, lists):  # ty
             products = room[: len(some) * (high - low)].reshape(len(some), high - low)
             _multiply_into(gathered[: len(some)], members[: high - low], products)
             for i in range(len(some)):
-                listed, similarities = lists.places[some[i]], lists.similarities[some[i]]
-                floor = similarities[k - 1] if listed[k - 1] >= 0 else np.float32(-np.inf)
-                if find_largest(products, i) >= floor:
-                    _offer_line(order, here[some[i]], low, products[i], listed, similarities)
+                _offer_line(order, here[some[i]], low, products[i], floors, some[i], lists)
 
 
 @njit(cache=True, nogil=True)
@@ -286,11 +288,18 @@ def _multiply_into(rows, members, products):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _offer_line(order, place, low, line, listed, similarities):  # type: ignore[no-untyped-def]
-    """Put those places from `low` on into a list that belong there and are not on it."""
-    k = len(listed)
-    for j in range(len(line)):
-        if listed[k - 1] >= 0 and line[j] < similarities[k - 1]:
+def _offer_line(order, place, low, line, floors, row, lists):  # type: ignore[no-untyped-def]
+    """Put those places from `low` on into the list of a row that belong there and are not on it."""
+    for begin in range(0, len(line), MASK_LANES):
+        hits = mark_reaching(line, begin, floors[row])
+        if hits == 0:
             continue
-        if low + j != place and find_place(listed, low + j) < 0:
-            insert_place(order, listed, similarities, low + j, line[j])
+        listed, similarities = lists.places[row], lists.similarities[row]
+        while hits:
+            j = begin + find_lowest(hits)
+            hits &= hits - np.uint64(1)
+            # It may not reach the end of the list any more, which is noticed when it is put in.
+            if low + j != place and find_place(listed, low + j) < 0:
+                insert_place(order, listed, similarities, low + j, line[j])
+        if listed[-1] >= 0:
+            floors[row] = similarities[-1]

@@ -24,7 +24,8 @@ EQUAL_WITHIN = 1e-6  # rounding of a product of two float32 rows
 _TILE = 512
 _SPAN_BYTES = 2 << 30  # rows held at once by the join
 _QUERY_ROWS = 256  # queries multiplied at once
-_SEARCH_ROWS = 16384  # rows searched at once
+_SEARCH_ROWS = 16384  # rows read at once
+_AT_ONCE = 1024  # of them multiplied at once: their products stay near the processor until they are looked at
 
 ReadRows = Callable[[int, int], NDArray[np.float32]]
 
@@ -45,7 +46,12 @@ def _search_block(
     selection: Selection, queries: NDArray[np.float32], rows: NDArray[np.float32], start: int, at: int
 ) -> None:
     """Offer the block of rows that begins at `start` to the queries that begin at `at`."""
-    push_rows(selection, queries[at : at + _QUERY_ROWS] @ rows.T, at, start)
+    here = queries[at : at + _QUERY_ROWS]
+    for first in range(0, len(rows), _AT_ONCE):
+        others = rows[first : first + _AT_ONCE]
+        products = get_buffer(len(here) * len(others)).reshape(len(here), len(others))
+        np.dot(here, others.T, out=products)
+        push_rows(selection, products, at, start + first)
 
 
 def join_exactly(

@@ -15,7 +15,9 @@ from numba.extending import overload
 from numpy.typing import NDArray
 
 from .halves import as_single, can_widen
+from .prefetch import prefetch_row
 
+_AHEAD = 8  # rows that are asked for before they are copied: they stand anywhere
 CHUNK_ROWS = 256  # rows taken out and multiplied at once; fixed, because the bits of a product depend on its shape
 
 
@@ -49,6 +51,8 @@ def copy_row(source, target) -> None:  # type: ignore[no-untyped-def]
 def copy_rows(store, rows, out) -> None:  # type: ignore[no-untyped-def]
     """Copy the given rows of the store to float32."""
     for i in range(len(rows)):
+        if i + _AHEAD < len(rows):
+            prefetch_row(store, rows[i + _AHEAD])
         source, target = store[rows[i]], out[i]
         for j in range(len(target)):
             target[j] = as_single(source[j])

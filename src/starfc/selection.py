@@ -12,7 +12,7 @@ kernels lock nothing: no two threads may offer to one row at a time.
 
 numba compiles these into the kernels of other files that call them and keeps the result on disk, and does not notice
 when only this file changes: delete `__pycache__` after an edit here. The same holds of every file whose kernels others
-call: rowstore, halves, prefetch, lines, centres, neighborlists.
+call: rowstore, halves, prefetch, masks, lines, centres, neighborlists.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from .masks import MASK_LANES, find_lowest, mark_reaching
+
 LANES = 64  # scores tested together for "does any of these beat the worst kept"
 _INSERTED = 96  # keys up to which they are sorted by insertion, which takes half the time of numpy for 30 of them
-_FINE_LANES = 32  # where one does, so many are tested again together
-_SHORT_LANES = 16  # numbers of a short line compared together
 _FIRST_STEP = np.float32(0.02)  # from a guessed floor to where it is looked for
 _MOST_STEPS = 40  # to where it is, each twice as long as the last
 _MOST_HALVINGS = 24  # of the last one, beyond which numbers are as good as equal
@@ -190,6 +190,14 @@ def _drop_rest(selection, row):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def raise_floors(selection, rows) -> None:  # type: ignore[no-untyped-def]
+    """Drop all but the k best of the given rows, so that less of what follows is taken in."""
+    for row in rows:
+        if selection.counts[row] > selection.k:
+            _drop_rest(selection, row)
+
+
+@njit(cache=True, nogil=True)
 def offer(selection, row, similarity, other) -> None:  # type: ignore[no-untyped-def]
     """Give `row` the candidate `other`; when the row is full, keep its k best."""
     key = pack_key(similarity, other)
@@ -204,12 +212,12 @@ def offer(selection, row, similarity, other) -> None:  # type: ignore[no-untyped
 @njit(cache=True, nogil=True)
 def offer_run(selection, row, line, first_id) -> None:  # type: ignore[no-untyped-def]
     """Give `row` the candidates first_id, first_id + 1, ..., of which the similarities are in a line."""
-    keys = selection.keys[row]
-    for begin in range(0, len(line), len(keys) - selection.k):
-        part = line[begin : begin + len(keys) - selection.k]
-        if selection.counts[row] + len(part) > len(keys):
-            _drop_rest(selection, row)
-        selection.counts[row] = collect_keys(part, selection.floors[row], first_id + begin, keys, selection.counts[row])
+    for begin in range(0, len(line), MASK_LANES):
+        hits = mark_reaching(line, begin, selection.floors[row])
+        while hits:
+            j = begin + find_lowest(hits)
+            hits &= hits - np.uint64(1)
+            offer(selection, row, line[j], first_id + j)
 
 
 @njit(cache=True, nogil=True)
@@ -250,35 +258,10 @@ def push_tile(selection, scores, rows, columns) -> None:  # type: ignore[no-unty
 
 
 @njit(cache=True, nogil=True)
-def _push_line(selection, row, line, first_id):  # type: ignore[no-untyped-def]
-    """Give `row` the candidates first_id, first_id + 1, ..., of which the similarities are in a long line."""
-    floors = selection.floors
-    for begin in range(0, len(line), LANES):
-        floor = floors[row]
-        end = min(begin + LANES, len(line))
-        n_hits = 0
-        for j in range(begin, end):
-            n_hits += line[j] >= floor
-        if n_hits == 0:
-            continue
-        for part in range(begin, end, _FINE_LANES):
-            part_end = min(part + _FINE_LANES, end)
-            n_hits = 0
-            for j in range(part, part_end):
-                n_hits += line[j] >= floor
-            if n_hits == 0:
-                continue
-            for j in range(part, part_end):
-                if line[j] >= floor:
-                    offer(selection, row, line[j], first_id + j)
-                    floor = floors[row]
-
-
-@njit(cache=True, nogil=True)
 def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[no-untyped-def]
     """Offer scores[i, j] to row row_start+i as the similarity of id_start+j."""
     for i in range(len(scores)):
-        _push_line(selection, row_start + i, scores[i], id_start)
+        offer_run(selection, row_start + i, scores[i], id_start)
 
 
 # --- whole lines -----------------------------------------------------------------------------------------------------
@@ -288,42 +271,16 @@ def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[n
 def collect_keys(line, floor, first_id: int, keys, n_kept: int) -> int:  # type: ignore[no-untyped-def]
     """Append the keys of the numbers of a line that reach a floor; return how many keys there are then.
 
-    There must be room for the whole line. Where any of a lane does, their places are noted without a branch for each:
-    whether a number reaches the floor cannot be foreseen, and a wrong guess takes as long as ten comparisons.
+    There must be room for the whole line.
     """
-    for begin in range(0, len(line), _FINE_LANES):
-        end = min(begin + _FINE_LANES, len(line))
-        n_hits = 0
-        for j in range(begin, end):
-            n_hits += line[j] >= floor
-        if n_hits:
-            at = n_kept
-            for j in range(begin, end):
-                keys[at] = j
-                at += line[j] >= floor
-            for i in range(n_kept, at):
-                keys[i] = pack_key(line[keys[i]], first_id + np.int64(keys[i]))
-            n_kept = at
+    for begin in range(0, len(line), MASK_LANES):
+        hits = mark_reaching(line, begin, floor)
+        while hits:
+            j = begin + find_lowest(hits)
+            hits &= hits - np.uint64(1)
+            keys[n_kept] = pack_key(line[j], first_id + j)
+            n_kept += 1
     return n_kept
-
-
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})  # else they are compared one by one
-def find_largest(products, row) -> np.float32:  # type: ignore[no-untyped-def]
-    """Return the largest number of a row that is not empty.
-
-    By whole lanes, the last of which overlaps the one before: a loop over what is left would take longer than they do.
-    """
-    line = products[row]
-    largest: np.float32 = line[0]
-    n_rest = len(line)
-    if n_rest >= _SHORT_LANES:
-        for begin in range(0, len(line) - _SHORT_LANES + 1, _SHORT_LANES):
-            for j in range(_SHORT_LANES):
-                largest = max(largest, line[begin + j])
-        n_rest = _SHORT_LANES
-    for j in range(n_rest):
-        largest = max(largest, line[len(line) - n_rest + j])
-    return largest
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})  # else they are counted one by one
