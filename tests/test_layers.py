@@ -21,9 +21,9 @@ ORDER = [
     "relational_model", "relational_training", "prune", "flowgraph", "nodemoves", "mapequation", "crowds", "refined",
     "partition", "strays", "workdir",
     "quality", "guardrails", "details", "names", "constraints", "settings", "stages", "pipeline", "calibration",
-    "sweep", "people", "sampling", "presets", "network", "subgraphs", "heldout", "checkpoints", "relational_fit",
-    "training", "estimator", "plots", "evidence", "avatars", "images", "drawing", "portraits", "questions",
-    "corrections", "journal", "export", "report", "review", "baselines", "comparison", "demo", "terminal",
+    "sweep", "people", "sampling", "presets", "network", "subgraphs", "heldout", "checkpoints", "judging",
+    "relational_fit", "training", "estimator", "plots", "evidence", "avatars", "images", "drawing", "portraits",
+    "questions", "corrections", "journal", "export", "report", "review", "baselines", "comparison", "demo", "terminal",
     "commands", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(starfc.__file__).parent

@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,12 +13,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import starfc  # noqa: E402
-from starfc import relational_fit  # noqa: E402
+from starfc import judging, relational_fit  # noqa: E402
 from starfc.features import Features  # noqa: E402
 from starfc.heldout import score_faces  # noqa: E402
 from starfc.people import index_people  # noqa: E402
 from starfc.relational import PREFERENCES, load_shipped  # noqa: E402
-from starfc.relational_fit import Judged, choose_setting, divide_rounds, draw_people, gather_judged, split_at  # noqa: E402
+from starfc.relational_fit import divide_rounds, draw_people, gather_judged, split_at  # noqa: E402
 from starfc.relational_model import make_model, open_network  # noqa: E402
 from starfc.synth import make_faces  # noqa: E402
 from starfc.training import train  # noqa: E402
@@ -85,14 +84,6 @@ def test_nobody_fills_a_collection():
         assert (labels[rows] == 0).sum() <= 150 and len(np.unique(rows)) == len(rows) < 460
 
 
-def test_of_equal_thresholds_the_highest_is_chosen():
-    scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
-    scores[1, 1, 2:6] = 1.0
-    assert choose_setting(scores, np.zeros(2)).tau1 == relational_fit._THRESHOLDS[4]  # the next is at the edge of them
-    scores[1, 1] = 1.0
-    assert choose_setting(scores, np.zeros(2)).tau1 == relational_fit._THRESHOLDS[-1]
-
-
 def test_a_network_that_nobody_could_judge_is_not_taken(small):
     """One person of two faces among many of one: there is something to learn from, and nobody to hold out."""
     rng = np.random.default_rng(0)
@@ -109,66 +100,6 @@ def test_held_out_faces_are_judged_by_themselves_and_in_company(faces, index):
     alone, together = gather_judged(features, faces[1], learned, held, [0])
     assert alone.judged.all() and set(alone.labels) == set(held.people)
     assert together.judged.sum() == len(held.rows) and len(together.labels) >= 2 * len(held.rows)
-
-
-def shift_log_odds(network, by):
-    second = network.second
-    return replace(network, second=replace(second, biases=(*second.biases[:-1], second.biases[-1] + np.float32(by))))
-
-
-def test_scores_are_those_of_the_pipeline(faces):
-    """Of every kind: networks of their own, and what is made of them and a GCN."""
-    rows, labels = faces[0][:300], faces[1][:300]
-    gcn = train(rows, labels, preset="gcn", steps=2, hidden=(8,), held_out=0.0, threads=1)
-    judged = np.arange(300) % 3 > 0
-    networks = {share: shift_log_odds(load_shipped(), 3 * share) for share in (0.0, 0.5, 1.0)}
-    scores, losses = Judged(Features(rows), labels, judged).score(networks, gcn)
-    assert scores.shape == (5, 2, len(relational_fit._THRESHOLDS), 2) and losses.shape == (5,)
-    kinds = ((0.0, None, 0.5), (0.5, None, 0.5), (1.0, None, 0.5), (0.5, gcn, 0.25), (1.0, gcn, 0.5))
-    for number, (share, beside, weight) in enumerate(kinds):
-        model = make_model(networks[share], dim=32, tau1=0.5, training={}, gcn=beside, gcn_weight=weight)
-        edges = starfc.cluster(rows, model=model).scored
-        each = []
-        for i in np.flatnonzero(judged):
-            for j, p in zip(edges.neighbors[i], edges.scores[i].astype(float), strict=True):
-                each.append(-np.log(np.clip(p if labels[j] == labels[i] else 1 - p, 1e-5, 1 - 1e-5)))
-        assert losses[number] == pytest.approx(np.mean(each), rel=1e-3)
-        for place, partition in enumerate(("refined", "components")):
-            for at in (1, 5):
-                tau1 = relational_fit._THRESHOLDS[at]
-                found = starfc.cluster(rows, model=model, tau1=tau1, partition=partition).labels
-                assert scores[number, place, at] == pytest.approx(score_faces(labels, found, judged))
-
-
-def test_another_kind_must_be_better_to_be_chosen():
-    scores = np.full((5, 2, len(relational_fit._THRESHOLDS), 2), 0.5)
-    losses = np.array([0.1, 0.2, 0.1, 0.2, 0.3])
-    scores[0, 0, 2] = 0.8
-    scores[1, 0, 4] = 0.803
-    assert choose_setting(scores, losses) == relational_fit.Choice("shipped", "refined", 0.5, 0.8, 0.8)
-    scores[4, 1, 4] = [0.8, 0.9]
-    found = choose_setting(scores, losses)
-    assert found == relational_fit.Choice("combined", "components", 0.7, 0.8, 0.9)
-    assert found.mean_f == pytest.approx(0.85)
-
-
-def test_a_kind_that_knows_the_edges_best_need_not_be_better():
-    scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.8)
-    scores[1, 0] += 0.001
-    assert choose_setting(scores, np.array([0.1, 0.11])).kind == "shipped"
-    assert choose_setting(scores, np.array([0.1, 0.09])).kind == "leaning"
-    scores[1, 0] -= 0.9 * relational_fit._LEAST_GAIN
-    assert choose_setting(scores, np.array([0.1, 0.09])).kind == "leaning"
-    scores[1, 0] -= 0.4 * relational_fit._LEAST_GAIN
-    assert choose_setting(scores, np.array([0.1, 0.09])).kind == "shipped"
-
-
-def test_components_must_be_clearly_better():
-    scores = np.full((2, 2, len(relational_fit._THRESHOLDS), 2), 0.8)
-    scores[:, 1] += 0.9 * relational_fit._LEAST_GAIN_OF_COMPONENTS
-    assert choose_setting(scores, np.zeros(2)).partition == "refined"
-    scores[:, 1] += 0.2 * relational_fit._LEAST_GAIN_OF_COMPONENTS
-    assert choose_setting(scores, np.zeros(2)).partition == "components"
 
 
 def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
@@ -193,7 +124,7 @@ def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
 def test_a_model_is_made_of_what_was_chosen(faces, small, monkeypatch, kind, share, weight):
     """Its network against one that is fitted with nobody held out: none, half or all of what that one has learned."""
     whole = open_network(train(*faces, threads=1, held_out=0.0)).second
-    choice = relational_fit.Choice(kind, "refined", 0.6, 0.9, 0.9)
+    choice = judging.Choice(kind, "refined", 0.6, 0.9, 0.9)
     monkeypatch.setattr(relational_fit, "choose_setting", lambda scores, losses: choice)
     model = train(*faces, threads=1)
     found, known = open_network(model).second, load_shipped().second
