@@ -60,7 +60,16 @@ class Page:
             ActionChains(self.driver).send_keys(key).perform()
 
     def click(self, selector):
-        self.wait("return document.querySelector(arguments[0])", selector).click()
+        """Click what a selector finds; the page may draw it anew between the finding and the click."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            found = self.wait("return document.querySelector(arguments[0])", selector)
+            try:
+                return found.click()
+            except StaleElementReferenceException:
+                assert time.monotonic() < deadline, f"{selector} never stays"
 
     def labels(self):
         return self.wait(
