@@ -128,6 +128,13 @@ def test_nearest_and_averages_equal_numpy(faces):
         np.testing.assert_allclose(averages[part], expected, atol=1e-5)
 
 
+def test_the_first_of_equal_centres_is_the_nearest():
+    rng = np.random.default_rng(0)
+    rows = rng.integers(0, 3, (600, 4)).astype(np.float32)
+    centres = rng.integers(0, 3, (7, 4)).astype(np.float32)
+    assert (assign_nearest(rows, centres) == (rows @ centres.T).argmax(axis=1)).all()
+
+
 def test_training_finds_separate_directions():
     rows = np.repeat(np.eye(3, dtype=np.float32), 40, axis=0)
     centres = train_centres(rows, 30, (0,), n_rounds=2)

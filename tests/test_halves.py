@@ -3,7 +3,7 @@ import pytest
 from numba import njit
 
 from starfc import halves
-from starfc.halves import as_single, can_widen
+from starfc.halves import as_half, as_single, can_widen
 
 
 @njit
@@ -20,6 +20,24 @@ def test_every_half_becomes_the_same_single():
     with np.errstate(invalid="ignore"):
         expected = bits.view(np.float16).astype(np.float32)
     np.testing.assert_array_equal(out, expected)
+
+
+@njit
+def narrow_all(values, out):
+    for i in range(len(values)):
+        out[i] = as_half(values[i])
+
+
+@pytest.mark.skipif(not can_widen(), reason="this processor has no half precision")
+def test_singles_become_the_nearest_half():
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    halves = np.sort(halves[np.isfinite(halves)])
+    between = (halves[:-1].astype(np.float64) + halves[1:]) / 2  # ties, to be rounded to even
+    drawn = np.random.default_rng(0).normal(size=10_000) * 10.0 ** np.random.default_rng(1).uniform(-9, 4, 10_000)
+    values = np.concatenate((halves, between, np.nextafter(between, 0), drawn)).astype(np.float32)
+    bits = np.empty(len(values), np.uint16)
+    narrow_all(values, bits)
+    np.testing.assert_array_equal(bits, values.astype(np.float16).view(np.uint16))
 
 
 def test_singles_stay():

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba import njit
 
 from starfc import scratch as module
 from starfc.errors import OutputError
 from starfc.residency import measure_private_bytes, measure_rss_bytes
-from starfc.scratch import Scratch, identify_boot, read_facts
+from starfc.scratch import Rooms, Scratch, identify_boot, read_facts
+from starfc.steps import Steps
 
 
 def test_in_memory_nothing_is_left(tmp_path):
@@ -160,3 +162,66 @@ def test_facts_are_read_back(tmp_path):
     assert read_facts(tmp_path / "w") == {"boot": identify_boot(), "k": 1}
     (tmp_path / "w" / "facts.json").write_text(json.dumps([1]))
     assert read_facts(tmp_path / "w") is None
+
+
+def test_a_room_is_free_only_when_nobody_holds_any_part_of_it():
+    rooms, n = Rooms(), 1 << 20
+    first = rooms.make((n, 2), np.float32)
+    place, row = first.ctypes.data, first[7]
+    del first
+    second = rooms.make((n, 2), np.float32)
+    assert second.ctypes.data != place, "a row of the first array is still held"
+    row[:] = 1
+    second[:] = 2
+    assert row.tolist() == [1, 1]
+    del row
+    assert rooms.make((n, 2), np.int32).ctypes.data == place
+
+
+def test_a_room_is_not_wasted_on_a_small_array():
+    rooms = Rooms()
+    other, large = (rooms.make((n << 20,), np.uint8) for n in (4, 8))
+    place = large.ctypes.data
+    del other, large
+    small = rooms.make((2 << 20,), np.uint8)
+    assert small.ctypes.data != place
+    assert rooms.make((7 << 20,), np.uint8).ctypes.data == place
+
+
+def test_rooms_are_never_larger_than_arrays_have_been_at_once():
+    rooms, held, most = Rooms(), [], 0
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        while held and rng.random() < 0.5:
+            held.pop(int(rng.integers(len(held))))
+        held.append(rooms.make((int(rng.integers(1 << 20, 1 << 22)),), np.uint8))
+        most = max(most, sum(array.base.size for array in held))
+        assert sum(room.size for room in rooms._rooms) <= most
+    held.clear()
+    rooms.give_back()
+    assert rooms._rooms == []
+
+
+def test_a_view_of_memory_and_a_kernel_keep_a_room():
+    rooms = Rooms()
+    view = memoryview(rooms.make((1 << 20,), np.uint8))
+    assert rooms.make((1 << 20,), np.uint8).base is not view.obj.base
+    part = take_end(rooms.make((1 << 21,), np.uint8))
+    assert not np.shares_memory(rooms.make((1 << 21,), np.uint8), part)
+
+
+@njit
+def take_end(values):
+    return values[-5:]
+
+
+def test_steps_share_rooms():
+    steps = Steps()
+    place = steps.open("one").array("a", (1 << 20,), np.uint8).ctypes.data
+    assert steps.open("two").array("b", (1 << 20,), np.uint8).ctypes.data == place
+
+
+def test_arrays_in_memory_go_into_the_rooms_of_their_scratch():
+    rooms = Rooms()
+    place = Scratch(rooms=rooms).array("a", (1 << 20,), np.uint8).ctypes.data
+    assert Scratch(rooms=rooms).array("b", (1 << 20,), np.uint8).ctypes.data == place

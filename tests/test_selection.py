@@ -11,6 +11,7 @@ from starfc.selection import (
     keep_best,
     mark_others,
     offer_run,
+    offer_runs,
     pack_key,
     push_rows,
     push_tile,
@@ -115,6 +116,24 @@ def test_the_best_of_a_line_equal_sorting(n, most, seed):
     n_kept = sort_keys(keys, n_kept, most + 1)
     assert [unpack_row(key) - 70 for key in keys[1:n_kept]] == np.argsort(-line, kind="stable")[:most].tolist()
     assert unpack_row(keys[0]) == 999
+
+
+@pytest.mark.parametrize("n", [1, 2, 10, 11, 57, 58, 132, 133, 301, 302, 701, 702, 2000])
+@pytest.mark.parametrize("n_different", [3, 1 << 40])
+def test_keys_are_sorted_best_first(n, n_different):
+    drawn = np.random.default_rng(n).integers(0, n_different, n).astype(np.uint64)
+    for most in (n, n // 2 + 1):
+        keys = drawn.copy()
+        assert sort_keys(keys, n, most) == min(n, most)
+        assert keys[:most].tolist() == np.sort(drawn)[::-1][:most].tolist()
+
+
+@pytest.mark.parametrize("k", [1, 4])
+def test_rows_are_offered_their_lines(k):
+    selection, lines = start_selection(5, k), draw_scores((3, 100), 0)
+    offer_runs(selection, np.array([4, 0, 3]), lines, 20)
+    offered = {row: list(zip(line, range(20, 120), strict=True)) for row, line in zip((4, 0, 3), lines, strict=True)}
+    check(selection, [offered.get(row, []) for row in range(5)])
 
 
 @settings(deadline=None, max_examples=100)

@@ -23,10 +23,11 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .cells import Cells
-from .lines import WORTH_BLAS, collect_members, find_line, invert_lists, lay_out, multiply_runs
+from .kernels import leaf
+from .lines import WORTH_BLAS, collect_members, find_line, invert_lists, lay_out, multiply_few, multiply_runs
 from .masks import MASK_LANES, find_lowest, mark_reaching
 from .neighborlists import Lists, find_place, insert_place, open_lists
-from .rowstore import copy_range, copy_rows, multiply_row, read_range, take_rows
+from .rowstore import copy_range, copy_rows, read_range, take_rows
 from .scratch import Scratch
 from .selection import pack_key, sharpen_floor, sort_keys, unpack_row, unpack_similarity
 from .steps import Steps, cut_evenly
@@ -214,6 +215,12 @@ def _join_block(store, order, places, starts, rows, probes, here, lines, lists):
         begin, end = find_line(ends, i)
         longest = max(longest, end - begin)
     keys = np.empty(longest + lists.places.shape[1], dtype=np.uint64)
+    _merge_lines(order, places, starts, probes, here, ends, lines, keys, lists)
+
+
+@leaf
+def _merge_lines(order, places, starts, probes, here, ends, lines, keys, lists):  # type: ignore[no-untyped-def]
+    """Merge the products of the places `here` into their lists."""
     guess = np.float32(-np.inf)
     for i in range(len(probes)):
         begin, end = find_line(ends, i)
@@ -222,7 +229,7 @@ def _join_block(store, order, places, starts, rows, probes, here, lines, lists):
         guess = _merge_line(order, places, starts, probes[i], place, line, guess, keys, listed, similarities)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _merge_line(order, places, starts, probes, place, line, guess, keys, listed, similarities):  # type: ignore[no-untyped-def]
     """Merge the products of a place with the members of its cells into its list; return a guess for the next one.
 
@@ -272,8 +279,7 @@ def _offer_cells(store, order, starts, span, firsts, namers, here, floors, lists
             copy_rows(store, here[some], gathered)
             products = room[: len(some) * (high - low)].reshape(len(some), high - low)
             _multiply_into(gathered[: len(some)], members[: high - low], products)
-            for i in range(len(some)):
-                _offer_line(order, here[some[i]], low, products[i], floors, some[i], lists)
+            _offer_lines(order, here, low, products, floors, some, lists)
 
 
 @njit(cache=True, nogil=True)
@@ -281,13 +287,18 @@ def _multiply_into(rows, members, products):  # type: ignore[no-untyped-def]
     """Set the products of rows with members; a BLAS takes longer to begin than a few rows take."""
     if len(rows) >= WORTH_BLAS:
         np.dot(rows, members.T, products)
-        return
-    for i in range(len(rows)):
-        for j in range(len(members)):
-            products[i, j] = multiply_row(rows[i], members[j])
+    else:
+        multiply_few(rows, members, products)
 
 
-@njit(cache=True, nogil=True)
+@leaf
+def _offer_lines(order, here, low, products, floors, some, lists):  # type: ignore[no-untyped-def]
+    """Offer the places from `low` on to some of the places `here`."""
+    for i in range(len(some)):
+        _offer_line(order, here[some[i]], low, products[i], floors, some[i], lists)
+
+
+@leaf
 def _offer_line(order, place, low, line, floors, row, lists):  # type: ignore[no-untyped-def]
     """Put those places from `low` on into the list of a row that belong there and are not on it."""
     for begin in range(0, len(line), MASK_LANES):

@@ -103,6 +103,8 @@ def find_neighbors(
         said = "the kNN graph has a recall of %.3f where %g was asked for; more would take hours, or too much memory"
         _log.warning(said, search.found, recall)
         return *_finish(search, steps), cells.order
+    search = None
+    steps.give_back()
     return *join_exactly(features.read, len(features), features.dim, k, steps.progress), cells.order
 
 

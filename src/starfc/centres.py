@@ -22,13 +22,14 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .kernels import leaf
 from .lines import collect_members, find_line, invert_lists, lay_out, multiply_runs
 from .rowstore import CHUNK_ROWS, copy_range, copy_rows, multiply_into
 from .selection import (
     Selection,
     collect_keys,
     keep_best,
-    offer_run,
+    offer_runs,
     raise_floors,
     sharpen_floor,
     sort_keys,
@@ -103,9 +104,19 @@ def assign_nearest(rows, centres) -> NDArray[np.int32]:  # type: ignore[no-untyp
     room = np.empty(min(CHUNK_ROWS, len(rows)) * len(centres), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
         scores = multiply_into(room, rows[start : start + CHUNK_ROWS], centres)
-        for i in range(len(scores)):
-            labels[start + i] = np.argmax(scores[i])
+        _find_largest(scores, labels[start : start + CHUNK_ROWS])
     return labels
+
+
+@leaf
+def _find_largest(scores, places):  # type: ignore[no-untyped-def]
+    """Set where the largest number of each row stands, the first of equals."""
+    for i in range(len(scores)):
+        best = 0
+        for j in range(1, scores.shape[1]):
+            if scores[i, j] > scores[i, best]:
+                best = j
+        places[i] = best
 
 
 @njit(cache=True, nogil=True)
@@ -205,11 +216,17 @@ def _start_with_groups(rows, coarse, chosen, ends, lines, best, first):  # type:
     """Keep the best cells of each row's chosen groups; the first of them is row `first` of the selection."""
     multiply_runs(coarse.centres, coarse.group_starts, rows, chosen, ends, lines)
     keys = np.empty(len(coarse.centres), dtype=np.uint64)
+    _start_with_lines(lines, ends, chosen, coarse.group_starts, keys, best, first)
+
+
+@leaf
+def _start_with_lines(lines, ends, chosen, starts, keys, best, first):  # type: ignore[no-untyped-def]
+    """Keep the best of each line; the first of them is row `first` of the selection."""
     guess = np.float32(-np.inf)
-    for i in range(len(rows)):
+    for i in range(len(ends)):
         begin, end = find_line(ends, i)
         guess = sharpen_floor(lines[begin:end], best.k, guess)
-        n_kept = collect_members(lines[begin:end], chosen[i], coarse.group_starts, guess, keys)
+        n_kept = collect_members(lines[begin:end], chosen[i], starts, guess, keys)
         if n_kept >= best.k:
             worst = keep_best(keys, n_kept, best.k)
             n_kept = best.k
@@ -231,8 +248,7 @@ def _offer_groups(rows, coarse, chosen, some, best):  # type: ignore[no-untyped-
             here = some[choosers[start : min(start + _GATHERED_ROWS, starts[group + 1])]]
             copy_rows(rows, here, gathered)
             products = multiply_into(room, gathered[: len(here)], coarse.centres[first:last])
-            for i in range(len(here)):
-                offer_run(best, here[i], products[i], first)
+            offer_runs(best, here, products, first)
 
 
 @njit(cache=True, nogil=True)
@@ -245,7 +261,7 @@ def _find_nearest(best, some):  # type: ignore[no-untyped-def]
     return nearest
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _unpack_ranks(best, ranked):  # type: ignore[no-untyped-def]
     """Set what each row keeps, the best of it first."""
     for row in range(len(ranked)):
@@ -294,9 +310,17 @@ def _rank_all_cells(rows, coarse, ranked, scores):  # type: ignore[no-untyped-de
     room = np.empty(min(CHUNK_ROWS, len(rows)) * len(coarse.centres), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
         products = multiply_into(room, rows[start : start + CHUNK_ROWS], coarse.centres)
-        for i in range(len(products)):
-            guess = rank_line(products[i], names, everything, guess, keys, ranked[start + i], scores[start + i])
+        some = slice(start, start + len(products))
+        guess = _rank_lines(products, names, everything, guess, keys, ranked[some], scores[some])
     _number_as_before(coarse, ranked)
+
+
+@leaf
+def _rank_lines(products, names, starts, guess, keys, ranked, scores):  # type: ignore[no-untyped-def]
+    """Rank the same cells for some rows; return a guess for the next one."""
+    for i in range(len(products)):
+        guess = rank_line(products[i], names, starts, guess, keys, ranked[i], scores[i])
+    return guess
 
 
 @njit(cache=True, nogil=True)
@@ -304,14 +328,20 @@ def _rank_in_groups(rows, coarse, chosen, ends, lines, ranked, scores):  # type:
     """Rank the cells of each row's chosen groups."""
     multiply_runs(coarse.centres, coarse.group_starts, rows, chosen, ends, lines)
     keys = np.empty(len(coarse.centres), dtype=np.uint64)
-    guess = np.float32(-np.inf)
-    for i in range(len(rows)):
-        begin, end = find_line(ends, i)
-        guess = rank_line(lines[begin:end], chosen[i], coarse.group_starts, guess, keys, ranked[i], scores[i])
+    _rank_own_lines(lines, ends, chosen, coarse.group_starts, keys, ranked, scores)
     _number_as_before(coarse, ranked)
 
 
-@njit(cache=True, nogil=True)
+@leaf
+def _rank_own_lines(lines, ends, chosen, starts, keys, ranked, scores):  # type: ignore[no-untyped-def]
+    """Rank those cells for each row that are in its line."""
+    guess = np.float32(-np.inf)
+    for i in range(len(ends)):
+        begin, end = find_line(ends, i)
+        guess = rank_line(lines[begin:end], chosen[i], starts, guess, keys, ranked[i], scores[i])
+
+
+@leaf
 def rank_line(line, names, starts, guess, keys, ranked, scores) -> np.float32:  # type: ignore[no-untyped-def]
     """Set the best members of the named runs, best first, and their scores; return a guess for the next line."""
     floor: np.float32 = sharpen_floor(line, len(ranked), guess)
@@ -321,7 +351,7 @@ def rank_line(line, names, starts, guess, keys, ranked, scores) -> np.float32:  
     return floor
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _number_as_before(coarse, ranked):  # type: ignore[no-untyped-def]
     """Replace the numbers of centres by those that they had before they were grouped."""
     for i in range(len(ranked)):
@@ -343,16 +373,24 @@ def _choose_groups(rows, groups, edges):  # type: ignore[no-untyped-def]
     room = np.empty(min(CHUNK_ROWS, len(rows)) * len(groups), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
         products = multiply_into(room, rows[start : start + CHUNK_ROWS], groups)
-        for i in range(len(products)):
-            guess = sharpen_floor(products[i], last, guess)
-            n_kept = collect_keys(products[i], guess, 0, keys, 0)
-            for edge in edges[::-1]:
-                if n_kept > edge > 0:
-                    keep_best(keys, n_kept, edge)
-                    n_kept = edge
-            for j in range(first, last):
-                chosen[start + i, j - first] = unpack_row(keys[j])
+        guess = _choose_between(products, edges, guess, keys, chosen[start : start + CHUNK_ROWS])
     return chosen
+
+
+@leaf
+def _choose_between(products, edges, guess, keys, chosen):  # type: ignore[no-untyped-def]
+    """Set which products of each row rank from the first to the last edge; return a guess for the next one."""
+    first, last = edges[0], edges[-1]
+    for i in range(len(products)):
+        guess = sharpen_floor(products[i], last, guess)
+        n_kept = collect_keys(products[i], guess, 0, keys, 0)
+        for edge in edges[::-1]:
+            if n_kept > edge > 0:
+                keep_best(keys, n_kept, edge)
+                n_kept = edge
+        for j in range(first, last):
+            chosen[i, j - first] = unpack_row(keys[j])
+    return guess
 
 
 @njit(cache=True, nogil=True)

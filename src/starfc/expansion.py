@@ -23,6 +23,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .kernels import leaf
 from .neighborlists import Lists, insert_place, open_lists
 from .prefetch import prefetch_row
 from .probes import Sample
@@ -94,20 +95,27 @@ def choose_followed(paths: Paths, most: int, sample: Sample, recall: float) -> i
 @njit(cache=True, nogil=True)
 def _expand_places(paths, chosen, n_followed, better):  # type: ignore[no-untyped-def]
     """Write the new lists of the chosen places."""
-    store, order, lists, fresh = paths.store, paths.order, paths.lists, paths.fresh
-    k = lists.places.shape[1]
+    store, k = paths.store, paths.lists.places.shape[1]
     n_slots = 1
     while n_slots < 2 * (n_followed + 1) * k + 2:
         n_slots *= 2
     seen, stamps = np.zeros(n_slots, dtype=np.int32), np.full(n_slots, -1, dtype=np.int32)
     row = np.empty((1, store.shape[1]), dtype=np.float32)
     met = np.empty(n_followed * k, dtype=np.int32)
+    _follow_paths(paths, chosen, n_followed, seen, stamps, row, met, better)
+
+
+@leaf
+def _follow_paths(paths, chosen, n_followed, seen, stamps, row, met, better):  # type: ignore[no-untyped-def]
+    """Write the new lists of the chosen places, with room for whom each has met."""
+    store, order, lists, fresh = paths.store, paths.order, paths.lists, paths.fresh
+    k = lists.places.shape[1]
     for i in range(len(chosen)):
         place = chosen[i]
         places, similarities = better.places[i], better.similarities[i]
         copy_row(lists.places[place], places)
         copy_row(lists.similarities[place], similarities)
-        if not fresh[place].any() and places[k - 1] >= 0:
+        if places[k - 1] >= 0 and not _has_any(fresh[place]):
             continue
         copy_range(store, place, row)
         n_met = _meet_others(paths, place, n_followed, seen, stamps, i, met)
@@ -121,7 +129,7 @@ def _expand_places(paths, chosen, n_followed, better):  # type: ignore[no-untype
                 insert_place(order, places, similarities, met[at], similarity)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _meet_others(paths, place, n_followed, seen, stamps, stamp, met):  # type: ignore[no-untyped-def]
     """Set the places that new paths of two edges lead to from one, each once, and return how many."""
     lists, fresh = paths.lists, paths.fresh
@@ -149,7 +157,16 @@ def _meet_others(paths, place, n_followed, seen, stamps, stamp, met):  # type: i
     return n_met
 
 
-@njit(cache=True, nogil=True)
+@leaf
+def _has_any(marks):  # type: ignore[no-untyped-def]
+    """Tell whether any mark is set."""
+    found = False
+    for mark in marks:
+        found |= mark
+    return found
+
+
+@leaf
 def _is_first(seen, stamps, stamp, place):  # type: ignore[no-untyped-def]
     """Enter a place into a hash table and tell whether it was not there; slots of another stamp are empty."""
     mask = len(seen) - 1

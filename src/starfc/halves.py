@@ -1,7 +1,8 @@
 """Half precision in kernels: numba has no float16, the processor does.
 
-In: the 16 bits of a half as uint16. Out: the float32 of the same value, exactly; in a loop it becomes one vector
-instruction for eight numbers. `can_widen` says whether this processor has it.
+In: the 16 bits of a half as uint16, or a float32. Out: the float32 of the same value, exactly, or the bits of the
+nearest half; in a loop each becomes one vector instruction for eight numbers. `can_widen` says whether this processor
+has them.
 """
 
 from __future__ import annotations
@@ -42,3 +43,15 @@ def _choose_reading(value):  # type: ignore[no-untyped-def]
     if value == types.uint16:
         return lambda value: _widen_half(value)
     return lambda value: value
+
+
+def _define_narrowing(typing_context, value):  # type: ignore[no-untyped-def]
+    """Round to the nearest half, of two the even one, and read its bits."""
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+as_half: Any = intrinsic(_define_narrowing)  # the bits of the half nearest to a float32; for kernels only

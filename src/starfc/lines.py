@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .kernels import leaf
 from .rowstore import copy_range, copy_row, multiply_into, multiply_row
 from .selection import collect_keys, unpack_row
 
@@ -58,7 +59,7 @@ def lay_out(names, starts) -> NDArray[np.int64]:  # type: ignore[no-untyped-def]
     return ends
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def find_line(ends, i) -> tuple[int, int]:  # type: ignore[no-untyped-def]
     """Return where the products of a row begin and end."""
     return ends[i - 1, -1] if i else 0, ends[i, -1]
@@ -76,12 +77,25 @@ def multiply_runs(stored, starts, rows, names, ends, lines) -> None:  # type: ig
         low, high = starts[run], starts[run + 1]
         for begin in range(firsts[run], firsts[run + 1], _CHUNK_ROWS):
             here = pairs[begin : min(begin + _CHUNK_ROWS, firsts[run + 1])]
-            for i in range(len(here)):
-                copy_row(rows[here[i] // n_names], gathered[i])
+            _gather_namers(rows, here, n_names, gathered)
             products = _multiply(gathered[: len(here)], stored[low:high], members[: high - low], room)
-            for i in range(len(here)):
-                stop = ends[here[i] // n_names, here[i] % n_names]
-                copy_row(products[i], lines[stop - (high - low) : stop])
+            _put_in_lines(products, here, ends, lines)
+
+
+@leaf
+def _gather_namers(rows, here, n_names, gathered):  # type: ignore[no-untyped-def]
+    """Copy the rows of some pairs."""
+    for i in range(len(here)):
+        copy_row(rows[here[i] // n_names], gathered[i])
+
+
+@leaf
+def _put_in_lines(products, here, ends, lines):  # type: ignore[no-untyped-def]
+    """Copy the products of some pairs to where they belong."""
+    n_names, n_members = ends.shape[1], products.shape[1]
+    for i in range(len(here)):
+        stop = ends[here[i] // n_names, here[i] % n_names]
+        copy_row(products[i], lines[stop - n_members : stop])
 
 
 @njit(cache=True, nogil=True)
@@ -94,13 +108,19 @@ def _multiply(rows, stored, members, room):  # type: ignore[no-untyped-def]
         copy_range(stored, 0, members)
         return multiply_into(room, rows, members)
     scores = room[: len(rows) * len(stored)].reshape(len(rows), len(stored))
-    for j in range(len(stored)):
-        for i in range(len(rows)):
-            scores[i, j] = multiply_row(rows[i], stored[j])
+    multiply_few(rows, stored, scores)
     return scores
 
 
-@njit(cache=True, nogil=True)
+@leaf
+def multiply_few(rows, stored, products) -> None:  # type: ignore[no-untyped-def]
+    """Set the products of a few rows with stored ones, one by one."""
+    for j in range(len(stored)):
+        for i in range(len(rows)):
+            products[i, j] = multiply_row(rows[i], stored[j])
+
+
+@leaf
 def collect_members(line, names, starts, floor, keys) -> int:  # type: ignore[no-untyped-def]
     """Set the keys of those members of the named runs whose products reach a floor; return how many."""
     n_kept = collect_keys(line, floor, 0, keys, 0)  # by where they stand in the line, ascending

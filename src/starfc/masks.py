@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.extending import intrinsic
+
+from .kernels import leaf
 
 MASK_LANES = 64  # numbers compared at once
 _FEW_LANES = 16  # where there are fewer
@@ -54,7 +56,7 @@ _compare_many, _compare_few = _make_comparison(MASK_LANES), _make_comparison(_FE
 find_lowest: Any = intrinsic(_define_lowest)  # the number of the lowest bit that is set in a uint64 other than 0
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def mark_reaching(line, begin, floor) -> np.uint64:  # type: ignore[no-untyped-def]
     """Return which of the (at most 64) numbers of a line from `begin`, a multiple of 64, on reach a floor."""
     mask = np.uint64(0)

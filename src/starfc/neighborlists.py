@@ -13,6 +13,7 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from .kernels import leaf
 from .rowstore import copy_row
 from .scratch import Scratch
 from .steps import Steps, cut_evenly
@@ -141,7 +142,7 @@ def _list_offers(lists, fresh, start, free, namers, offers, n_parts):  # type: i
                     free[named] += 1
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _offer_rows(order, lists, starts, namers, offers, start, better):  # type: ignore[no-untyped-def]
     """Write the lists of the places from `start` on."""
     for i in range(len(better.places)):
@@ -156,7 +157,7 @@ def _offer_rows(order, lists, starts, namers, offers, start, better):  # type: i
                 insert_place(order, places, similarities, namers[at], offers[at])
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def find_place(places, wanted) -> int:  # type: ignore[no-untyped-def]
     """Return where a place stands in a list, -1 if it does not; without a branch per entry, which is faster."""
     found = -1
@@ -165,7 +166,7 @@ def find_place(places, wanted) -> int:  # type: ignore[no-untyped-def]
     return found
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def insert_place(order, places, similarities, place, similarity) -> int:  # type: ignore[no-untyped-def]
     """Put a place where it belongs in a list and return where that is, -1 if behind its end; the last one drops out."""
     at = len(places)
@@ -181,7 +182,7 @@ def insert_place(order, places, similarities, place, similarity) -> int:  # type
     return at
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _is_before(order, place, similarity, other, other_similarity):  # type: ignore[no-untyped-def]
     """Tell whether the first of two is the better one."""
     if similarity != other_similarity:

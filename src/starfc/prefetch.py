@@ -10,9 +10,11 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir  # type: ignore[import-untyped]
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from .kernels import leaf
 
 _LINE_BYTES = 64  # that arrive together
 
@@ -40,7 +42,7 @@ def _define_prefetch(typing_context, array, row, column):  # type: ignore[no-unt
 _prefetch_item: Any = intrinsic(_define_prefetch)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def prefetch_row(array, row) -> None:  # type: ignore[no-untyped-def]
     """Ask for a row, int, of a two-dimensional array of consecutive rows; for kernels only."""
     for column in range(0, array.shape[1], _LINE_BYTES // array.itemsize):

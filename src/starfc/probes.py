@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from .cells import Cells
 from .centres import RANKED_ROWS, Coarse, mark_weak, rank_cells, rank_line
 from .exact import EQUAL_WITHIN, search_rows
+from .kernels import leaf
 from .neighborlists import Lists, find_place
 from .prefetch import prefetch_row
 from .rowstore import copy_row, copy_rows, multiply_into, multiply_row, read_range, take_rows
@@ -175,11 +176,11 @@ def _rank_around(rows, edges, first, centres, around, next_best, firsts, probes)
     """Rank cells for the rows of the cells from `first` on, which begin at `edges`."""
     most = around.shape[1] + next_best.shape[1]
     gathered = np.empty((around.shape[1], centres.shape[1]), dtype=np.float32)
-    line, keys = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.uint64)
+    one_run, run_starts = np.zeros(1, dtype=np.int32), np.zeros(2, dtype=np.int64)
+    room = np.empty(most, dtype=np.float32), np.empty(most, dtype=np.uint64), one_run, run_starts
     listed = np.empty(most, dtype=np.int32)
     known = np.full(len(centres), -1, dtype=np.int32)  # in which cell's turn each was last listed
-    room = np.empty(np.max(np.diff(edges)) * around.shape[1], dtype=np.float32)
-    one_run, run_starts = np.zeros(1, dtype=np.int32), np.zeros(2, dtype=np.int64)
+    held = np.empty(np.max(np.diff(edges)) * around.shape[1], dtype=np.float32)
     for cell in range(len(around)):
         members = rows[edges[cell] : edges[cell + 1]]
         n_around = np.sum(around[cell] >= 0)
@@ -187,30 +188,42 @@ def _rank_around(rows, edges, first, centres, around, next_best, firsts, probes)
         known[listed[:n_around]] = cell
         known[first + cell] = cell
         copy_rows(centres, listed[:n_around], gathered)
-        products = multiply_into(room, members, gathered[:n_around])
-        guess = np.float32(-np.inf)
-        for i in range(len(members)):
-            place = edges[cell] + i
-            copy_row(products[i], line[:n_around])
-            n_listed = n_around
-            for j in range(next_best.shape[1]):
-                other = _pick_part(next_best[place, j], firsts, place)
-                # Named twice where a row has looked into a group twice, by a rounding.
-                if other >= 0 and known[other] != cell and find_place(listed[n_around:n_listed], other) < 0:
-                    prefetch_row(centres, other)
-                    listed[n_listed] = other
-                    n_listed += 1
-            for j in range(n_around, n_listed):
-                line[j] = multiply_row(members[i], centres[listed[j]])
-            run_starts[1] = n_listed
-            ranked, scores = probes.cells[place], probes.scores[place]
-            ranked[:], scores[:] = -1, -np.inf
-            guess = rank_line(line[:n_listed], one_run, run_starts, guess, keys, ranked, scores)
-            for j in range(min(len(ranked), n_listed)):
-                ranked[j] = listed[ranked[j]]
+        products = multiply_into(held, members, gathered[:n_around])
+        here = Probes(probes.cells[edges[cell] : edges[cell + 1]], probes.scores[edges[cell] : edges[cell + 1]])
+        further = next_best[edges[cell] : edges[cell + 1]]
+        at = cell, edges[cell]
+        _rank_members(at, members, products, centres, further, firsts, known, listed, room, here)
 
 
-@njit(cache=True, nogil=True)
+@leaf
+def _rank_members(at, members, products, centres, further, firsts, known, listed, room, probes):  # type: ignore[no-untyped-def]
+    """Rank cells for the members of one: those listed, of which there are products, and each one's further ones.
+
+    `at` is the number of the cell and its first place in the tile, `room` for a row's products, their keys and one run.
+    """
+    (cell, first_place), (line, keys, one_run, run_starts), n_around = at, room, products.shape[1]
+    guess = np.float32(-np.inf)
+    for i in range(len(members)):
+        copy_row(products[i], line[:n_around])
+        n_listed = n_around
+        for j in range(further.shape[1]):
+            other = _pick_part(further[i, j], firsts, first_place + i)
+            # Named twice where a row has looked into a group twice, by a rounding.
+            if other >= 0 and known[other] != cell and find_place(listed[n_around:n_listed], other) < 0:
+                prefetch_row(centres, other)
+                listed[n_listed] = other
+                n_listed += 1
+        for j in range(n_around, n_listed):
+            line[j] = multiply_row(members[i], centres[listed[j]])
+        run_starts[1] = n_listed
+        ranked, scores = probes.cells[i], probes.scores[i]
+        ranked[:], scores[:] = -1, -np.inf
+        guess = rank_line(line[:n_listed], one_run, run_starts, guess, keys, ranked, scores)
+        for j in range(min(len(ranked), n_listed)):
+            ranked[j] = listed[ranked[j]]
+
+
+@leaf
 def _pick_part(cell, firsts, place):  # type: ignore[no-untyped-def]
     """Return a cell that an old one was made into, by turns, or -1."""
     if cell < 0 or firsts[cell] == firsts[cell + 1]:

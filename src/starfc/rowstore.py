@@ -14,7 +14,8 @@ from numba import njit, types
 from numba.extending import overload
 from numpy.typing import NDArray
 
-from .halves import as_single, can_widen
+from .halves import as_half, as_single, can_widen
+from .kernels import leaf, leaf_with
 from .prefetch import prefetch_row
 
 _AHEAD = 8  # rows that are asked for before they are copied: they stand anywhere
@@ -40,14 +41,14 @@ def take_rows(store: NDArray[Any], rows: NDArray[Any]) -> NDArray[np.float32]:
     return taken
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def copy_row(source, target) -> None:  # type: ignore[no-untyped-def]
     """Copy numbers; an assignment of slices does the same in five times the time."""
     for i in range(len(target)):
         target[i] = source[i]
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def copy_rows(store, rows, out) -> None:  # type: ignore[no-untyped-def]
     """Copy the given rows of the store to float32."""
     for i in range(len(rows)):
@@ -58,7 +59,7 @@ def copy_rows(store, rows, out) -> None:  # type: ignore[no-untyped-def]
             target[j] = as_single(source[j])
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def copy_range(store, start, out) -> None:  # type: ignore[no-untyped-def]
     """Copy consecutive rows of the store to float32."""
     for i in range(len(out)):
@@ -67,14 +68,14 @@ def copy_range(store, start, out) -> None:  # type: ignore[no-untyped-def]
             target[j] = as_single(source[j])
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def put_rows(store, places, rows) -> None:  # type: ignore[no-untyped-def]
     """Store unit rows at the given places."""
     for i in range(len(rows)):
         _encode_row(rows[i], store[places[i]])
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@leaf_with(fastmath={"reassoc", "contract"})
 def multiply_row(row, stored) -> np.float32:  # type: ignore[no-untyped-def]
     """Return the product of a float32 row and a stored one, accumulated in float32."""
     total = np.float32(0)
@@ -94,7 +95,7 @@ def multiply_into(room, rows, others) -> NDArray[np.float32]:  # type: ignore[no
     return products
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def narrow_rows(rows, out) -> None:  # type: ignore[no-untyped-def]
     """Write rows as the bits of halves; nothing may be larger than these can say."""
     for i in range(len(rows)):
@@ -119,9 +120,5 @@ def _copy(source, target):  # type: ignore[no-untyped-def]
 
 def _narrow(source, target):  # type: ignore[no-untyped-def]
     """Turn floats into the bits of halves; numpy's own conversion is ten times slower."""
-    scaled = source * np.float32(2.0**-112)
-    bits = scaled.view(np.uint32)
-    for i in range(len(source)):
-        size = bits[i] & np.uint32(0x7FFFFFFF)
-        size += np.uint32(0xFFF) + ((size >> np.uint32(13)) & np.uint32(1))
-        target[i] = np.uint16((size >> np.uint32(13)) | ((bits[i] >> np.uint32(16)) & np.uint32(0x8000)))
+    for i in range(len(target)):
+        target[i] = as_half(source[i])

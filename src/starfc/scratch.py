@@ -1,10 +1,11 @@
 """Scratch: the arrays of a stage at work, in memory or in files that outlive a kill.
 
-In: names, shapes and types. Out: arrays: plain ones, or shared memory maps of files in a folder together with a journal
-of finished units of work. A process that is killed leaves the pages it wrote in the system's cache, so the next run of
-the same work goes on behind the last unit that was marked. After a crash of the whole machine that cache may have
-reached the disk in any order: a journal counts only if its facts say the same, the machine's start included. Mapped
-pages count as memory of the process while they are resident; `relieve`, and `residency.py`, let go of them.
+In: names, shapes and types. Out: arrays: plain ones, put where others have been if they may (Rooms), or shared memory
+maps of files in a folder together with a journal of finished units of work. A process that is killed leaves the pages
+it wrote in the system's cache, so the next run of the same work goes on behind the last unit that was marked. After a
+crash of the whole machine that cache may have reached the disk in any order: a journal counts only if its facts say the
+same, the machine's start included. Mapped pages count as memory of the process while they are resident; `relieve`, and
+`residency.py`, let go of them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import math
 import mmap
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 from types import TracebackType
@@ -29,10 +31,76 @@ from .residency import measure_rss_bytes, register_holder
 
 _FACTS = "facts.json"
 _JOURNAL = "journal"
+_LEAST_ROOM_BYTES = 1 << 20
+_ROOMY = 1.25  # times as large as it need be, at most
 
 
 class KeptPages(mmap.mmap):
     """A private map of a file that nobody writes into, whatever its arrays allow: its pages may be let go of."""
+
+
+class Rooms:
+    """Memory that arrays have been in: once nobody holds any part of one, the next array is put in its place.
+
+    New memory has to be found and cleared by the system, on a virtual machine by its host too: 3 s for a GB and more.
+    All rooms together are never larger than those in use have been at once. For one thread; an address of an array does
+    not keep its room, only the array, or a part of it, does.
+
+    Examples
+    --------
+    >>> rooms = Rooms()
+    >>> first, second = rooms.make((1 << 20,), np.uint8), rooms.make((1 << 20,), np.uint8)
+    >>> place = first.ctypes.data
+    >>> del first
+    >>> rooms.make((1 << 18,), np.float32).ctypes.data == place, second.ctypes.data == place
+    (True, False)
+    """
+
+    def __init__(self) -> None:
+        self._rooms: list[NDArray[np.uint8]] = []
+        self._unused = [np.empty(0, np.uint8)]
+        self._most_bytes = 0  # that have been in use at once
+
+    def make(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:  # noqa: ANN401
+        """Return an array whose numbers are not set; a small one, or one that no room fits, in new memory."""
+        n_bytes = math.prod(shape) * np.dtype(dtype).itemsize
+        if n_bytes < _LEAST_ROOM_BYTES:
+            return np.empty(shape, dtype=dtype)
+        idle = [at for at in range(len(self._rooms)) if self._is_idle(at)]
+        fitting = [at for at in idle if n_bytes <= self._rooms[at].size <= _ROOMY * n_bytes]
+        if not fitting:
+            self._add_room(n_bytes, idle)
+        room = self._rooms[min(fitting, key=lambda at: self._rooms[at].size) if fitting else -1]
+        made: NDArray[Any] = room[:n_bytes].view(dtype).reshape(shape)  # its base, and that of its parts, is the room
+        return made
+
+    def give_back(self) -> None:
+        """Let go of the rooms that nobody uses."""
+        for at in reversed(range(len(self._rooms))):
+            if self._is_idle(at):
+                del self._rooms[at]
+
+    def _add_room(self, n_bytes: int, idle: list[int]) -> None:
+        """Add a room, and let go of idle ones, the oldest first, as far as there would be more than ever in use."""
+        total = sum(room.size for room in self._rooms) + n_bytes
+        in_use = total - sum(self._rooms[at].size for at in idle)
+        self._most_bytes = max(self._most_bytes, in_use)
+        dropped = set()
+        for at in idle:
+            if total > self._most_bytes:
+                dropped.add(at)
+                total -= self._rooms[at].size
+        self._rooms = [room for at, room in enumerate(self._rooms) if at not in dropped]
+        self._rooms.append(np.empty(n_bytes, np.uint8))
+
+    def _is_idle(self, at: int) -> bool:
+        """Tell whether nobody refers to a room; what counting itself adds differs between versions of Python."""
+        return self._count_holders(self._rooms, at) == self._count_holders(self._unused, 0)
+
+    @staticmethod
+    def _count_holders(rooms: list[NDArray[np.uint8]], at: int) -> int:
+        """Count the references to a room."""
+        return sys.getrefcount(rooms[at])
 
 
 class Scratch:
@@ -46,6 +114,8 @@ class Scratch:
         What the work depends on; files that were left by other work are removed.
     limit_bytes : int, optional
         Resident memory beyond which mapped pages are let go.
+    rooms : Rooms, optional
+        Where arrays in memory are put, in place of new memory.
 
     Examples
     --------
@@ -60,11 +130,17 @@ class Scratch:
     """
 
     def __init__(
-        self, folder: Path | None = None, *, facts: dict[str, Any] | None = None, limit_bytes: int | None = None
+        self,
+        folder: Path | None = None,
+        *,
+        facts: dict[str, Any] | None = None,
+        limit_bytes: int | None = None,
+        rooms: Rooms | None = None,
     ) -> None:
         self.folder = folder
         self.facts = facts or {}
         self._limit_bytes = limit_bytes
+        self._rooms = rooms
         self._maps: list[mmap.mmap] = []
         self._named: dict[str, mmap.mmap] = {}
         self._journal: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -86,9 +162,9 @@ class Scratch:
         self._maps.clear()
 
     def array(self, name: str, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:  # noqa: ANN401
-        """Return the array of that name: as an earlier run of the same work left it, else anew."""
+        """Return the array of that name: as an earlier run left it, else all zero; in memory, numbers are not set."""
         if self.folder is None or 0 in shape:
-            return np.empty(shape, dtype=dtype)
+            return np.empty(shape, dtype=dtype) if self._rooms is None else self._rooms.make(shape, dtype)
         mapped = _open_file(self.folder / f"{name}.npy", shape, np.dtype(dtype))
         self.watch(mapped)
         self._named[name] = self._maps[-1]

@@ -12,7 +12,7 @@ kernels lock nothing: no two threads may offer to one row at a time.
 
 numba compiles these into the kernels of other files that call them and keeps the result on disk, and does not notice
 when only this file changes: delete `__pycache__` after an edit here. The same holds of every file whose kernels others
-call: rowstore, halves, prefetch, masks, lines, centres, neighborlists.
+call: rowstore, halves, prefetch, masks, lines, centres, neighborlists, facetable.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ import numpy as np
 from numba import njit, prange
 from numpy.typing import NDArray
 
+from .kernels import leaf, leaf_with
 from .masks import MASK_LANES, find_lowest, mark_reaching
 
 LANES = 64  # scores tested together for "does any of these beat the worst kept"
-_INSERTED = 96  # keys up to which they are sorted by insertion, which takes half the time of numpy for 30 of them
+# Shell's sort, by Ciura's gaps: a leaf may not call numpy's, which makes an array; as fast for 200 keys, faster for 30.
+_GAPS = 701, 301, 132, 57, 23, 10, 1
 _FIRST_STEP = np.float32(0.02)  # from a guessed floor to where it is looked for
 _MOST_STEPS = 40  # to where it is, each twice as long as the last
 _MOST_HALVINGS = 24  # of the last one, beyond which numbers are as good as equal
@@ -110,7 +112,7 @@ def mark_others(ids: NDArray[Any], own: NDArray[Any]) -> NDArray[np.bool_]:
 # --- keys ------------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def pack_key(similarity, row) -> np.uint64:  # type: ignore[no-untyped-def]
     """Pack a candidate so that a larger key is a better one; -0.0 becomes 0.0, for they are equal."""
     bits = np.uint64(np.float32(similarity + np.float32(0.0)).view(np.uint32))
@@ -119,7 +121,7 @@ def pack_key(similarity, row) -> np.uint64:  # type: ignore[no-untyped-def]
     return (ordered << np.uint64(32)) | (np.uint64(0xFFFFFFFF) - np.uint64(row))
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def unpack_similarity(key) -> np.float32:  # type: ignore[no-untyped-def]
     """Return the similarity in a key."""
     ordered = np.uint32(key >> np.uint64(32))
@@ -127,13 +129,13 @@ def unpack_similarity(key) -> np.float32:  # type: ignore[no-untyped-def]
     return np.uint32(bits).view(np.float32)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def unpack_row(key) -> np.int32:  # type: ignore[no-untyped-def]
     """Return the id in a key."""
     return np.int32(np.uint64(0xFFFFFFFF) - (key & np.uint64(0xFFFFFFFF)))
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def keep_best(keys, n_keys, k) -> np.uint64:  # type: ignore[no-untyped-def]
     """Move the k largest of the first n_keys to the front (quickselect) and return the smallest of them."""
     low, high = 0, n_keys - 1
@@ -159,28 +161,26 @@ def keep_best(keys, n_keys, k) -> np.uint64:  # type: ignore[no-untyped-def]
     return worst
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def sort_keys(keys, n_keys: int, most: int) -> int:  # type: ignore[no-untyped-def]
     """Move the `most` largest of the first n_keys to the front, best first; return how many there are."""
     if n_keys > most:
         keep_best(keys, n_keys, most)
         n_keys = most
-    if n_keys > _INSERTED:
-        keys[:n_keys] = np.sort(keys[:n_keys])[::-1]
-        return n_keys
-    for i in range(1, n_keys):
-        key, at = keys[i], i
-        while at > 0 and keys[at - 1] < key:
-            keys[at] = keys[at - 1]
-            at -= 1
-        keys[at] = key
+    for gap in _GAPS:
+        for i in range(gap, n_keys):
+            key, at = keys[i], i
+            while at >= gap and keys[at - gap] < key:
+                keys[at] = keys[at - gap]
+                at -= gap
+            keys[at] = key
     return n_keys
 
 
 # --- offers ----------------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _drop_rest(selection, row):  # type: ignore[no-untyped-def]
     """Keep the k best of a row that holds more, and raise its floor."""
     worst = keep_best(selection.keys[row], selection.counts[row], selection.k)
@@ -189,7 +189,7 @@ def _drop_rest(selection, row):  # type: ignore[no-untyped-def]
     selection.counts[row] = selection.k
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def raise_floors(selection, rows) -> None:  # type: ignore[no-untyped-def]
     """Drop all but the k best of the given rows, so that less of what follows is taken in."""
     for row in rows:
@@ -197,7 +197,7 @@ def raise_floors(selection, rows) -> None:  # type: ignore[no-untyped-def]
             _drop_rest(selection, row)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def offer(selection, row, similarity, other) -> None:  # type: ignore[no-untyped-def]
     """Give `row` the candidate `other`; when the row is full, keep its k best."""
     key = pack_key(similarity, other)
@@ -209,7 +209,7 @@ def offer(selection, row, similarity, other) -> None:  # type: ignore[no-untyped
             _drop_rest(selection, row)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def offer_run(selection, row, line, first_id) -> None:  # type: ignore[no-untyped-def]
     """Give `row` the candidates first_id, first_id + 1, ..., of which the similarities are in a line."""
     for begin in range(0, len(line), MASK_LANES):
@@ -257,17 +257,24 @@ def push_tile(selection, scores, rows, columns) -> None:  # type: ignore[no-unty
                     offer(selection, columns[0] + j, similarity, row)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[no-untyped-def]
     """Offer scores[i, j] to row row_start+i as the similarity of id_start+j."""
     for i in range(len(scores)):
         offer_run(selection, row_start + i, scores[i], id_start)
 
 
+@leaf
+def offer_runs(selection, rows, lines, first_id) -> None:  # type: ignore[no-untyped-def]
+    """Give each of the rows the candidates first_id, first_id + 1, ... of its line."""
+    for i in range(len(rows)):
+        offer_run(selection, rows[i], lines[i], first_id)
+
+
 # --- whole lines -----------------------------------------------------------------------------------------------------
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def collect_keys(line, floor, first_id: int, keys, n_kept: int) -> int:  # type: ignore[no-untyped-def]
     """Append the keys of the numbers of a line that reach a floor; return how many keys there are then.
 
@@ -283,7 +290,7 @@ def collect_keys(line, floor, first_id: int, keys, n_kept: int) -> int:  # type:
     return n_kept
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "nnan", "nsz"})  # else they are counted one by one
+@leaf_with(fastmath={"reassoc", "nnan", "nsz"})  # else they are counted one by one
 def count_reaching(line, floor) -> int:  # type: ignore[no-untyped-def]
     """Return how many numbers of a line, not more than 2^24, reach a floor."""
     total = np.float32(0)  # eight of them are added at once where eight integers would take two steps
@@ -292,7 +299,7 @@ def count_reaching(line, floor) -> int:  # type: ignore[no-untyped-def]
     return int(total)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def sharpen_floor(line, most, guess) -> np.float32:  # type: ignore[no-untyped-def]
     """Return a number that `most` of a line reach, or more where some are as good as equal; -inf if it is no longer.
 
@@ -314,7 +321,7 @@ def sharpen_floor(line, most, guess) -> np.float32:  # type: ignore[no-untyped-d
     return low
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _enclose_floor(line, most, guess):  # type: ignore[no-untyped-def]
     """Return a number that at least `most` of a line reach, one that fewer do, and how many reach the first."""
     low, step = guess, _FIRST_STEP

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .progress import Progress, silent
-from .scratch import Scratch, remove_scratch
+from .scratch import Rooms, Scratch, remove_scratch
 from .workers import run_in_order
 
 _HEADROOM = 0.8  # of the limit: a tile touches pages before anybody looks again
@@ -43,13 +43,14 @@ class Steps:
     limit_bytes: int | None = None
     progress: Progress = silent
     _open: list[Scratch] = field(default_factory=list)
+    _rooms: Rooms = field(default_factory=Rooms)
 
     def open(self, name: str) -> Scratch:
         """Return the scratch of a step."""
         folder = None if self.folder is None else self.folder / name
         if folder is not None:
             self._open = [scratch for scratch in self._open if scratch.folder != folder]
-        scratch = Scratch(folder, facts=self.facts)
+        scratch = Scratch(folder, facts=self.facts, rooms=self._rooms)
         self._open.append(scratch)
         return scratch
 
@@ -99,6 +100,10 @@ class Steps:
         if self.limit_bytes is not None:
             for scratch in self._open:
                 scratch.relieve_above(int(_HEADROOM * self.limit_bytes))
+
+    def give_back(self) -> None:
+        """Let go of memory that arrays have been in: something else is to come."""
+        self._rooms.give_back()
 
     def let_go(self) -> None:
         """Let go of the mapped pages of all steps, for what comes next wants memory too."""
