@@ -77,6 +77,19 @@ def change_config(folder, **changes):
     (folder / "config.json").write_text(json.dumps(config | changes))
 
 
+def flip_last_byte(path):
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+
+
+def test_a_folder_of_before_digests_is_read(tmp_path):
+    random_model(6, (8,)).save(tmp_path / "model")
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert len(config.pop("sha256")) == 64
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    assert load_model(tmp_path / "model").config.dim == 6
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -85,6 +98,7 @@ def change_config(folder, **changes):
         (lambda f: (f / "config.json").write_text("{"), "is damaged"),
         (lambda f: (f / "config.json").write_text("[]"), "not of a starfc model"),
         (lambda f: (f / "model.safetensors").write_bytes(b"\0" * 20), "is damaged"),
+        (lambda f: flip_last_byte(f / "model.safetensors"), "is not the file that config.json was written with"),
         (lambda f: (f / "model.safetensors").write_bytes((f / "model.safetensors").read_bytes()[:-9]), "is damaged"),
         (lambda f: change_config(f, format="other"), "not of a starfc model"),
         (lambda f: change_config(f, format_version=99), "format version 99"),

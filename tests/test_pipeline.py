@@ -359,3 +359,12 @@ def test_a_few_people_who_fill_a_collection_are_told_apart(n_people):
     """Most pairs are of one person: the background of strangers must not be learned from them."""
     rows, people = make_faces(600, people=n_people, dim=128, seed=n_people)
     assert evaluate(starfc.cluster(rows).labels, people).bcubed.f > 0.95
+
+
+def test_one_person_with_many_faces_among_people_with_few_stays_whole():
+    rng = np.random.default_rng(0)
+    who = np.concatenate([np.repeat(np.arange(400), 3), np.full(60, 400)])
+    faces = rng.normal(size=(401, 128))[who] + 0.7 * rng.normal(size=(len(who), 128))
+    clusters = starfc.cluster(faces)
+    assert len(set(clusters.labels[who == 400])) == 1
+    assert evaluate(who, clusters.labels).bcubed.f > 0.99

@@ -9,7 +9,7 @@ import starfc
 from starfc.background import Background, stretch_cosines
 from starfc.features import Features
 from starfc.knn import KnnGraph, join_rows
-from starfc.profiles import Profiles, _count_bins, _drop_upper_group, choose_k, measure_profiles
+from starfc.profiles import Profiles, _average_range, _count_bins, _drop_upper_group, choose_k, measure_profiles
 from starfc.synth import make_faces
 
 
@@ -118,6 +118,29 @@ def test_a_few_people_may_fill_the_collection(n_people):
     graph = join_rows(features.read(0, len(rows)), 80)
     evidence = measure_profiles(features).weigh_edges(graph)
     assert np.median(evidence) > 3  # all 80 are the same person, more than a third of the collection
+
+
+def average_slowly(counts, heights, survivals):
+    """Average the values between two ranks, some of which may be shared, one by one."""
+    values, n = np.repeat(heights, counts), counts.sum()
+    first, last = (1 - survivals[0]) * n, (1 - survivals[1]) * n
+    ranks = np.arange(n)
+    shares = np.clip(np.minimum(ranks + 1, last) - np.maximum(ranks, first), 0, None)
+    return (shares * values).sum() / (last - first)
+
+
+@pytest.mark.parametrize("n_bins", [1, 7, 63, 64, 65, 128, 129, 1000])
+@pytest.mark.parametrize("survivals", [(0.6, 0.4), (0.25, 0.125), (1.0, 0.5), (0.75, 0.0)])
+def test_the_middle_of_a_histogram_is_averaged(n_bins, survivals):
+    rng, heights = np.random.default_rng(n_bins), np.arange(n_bins) ** 2.0
+    for most in (1, 2, 50):
+        counts = rng.integers(0, most + 1, n_bins).astype(np.int32)
+        counts[rng.integers(n_bins)] += 4
+        found = _average_range(counts, heights, int(counts.sum()), survivals)
+        assert found == pytest.approx(average_slowly(counts, heights, survivals), rel=1e-9, abs=1e-9)
+    even = np.full(n_bins, 4, np.int32)  # ranks at the edges of runs of bins
+    found = _average_range(even, heights, 4 * n_bins, survivals)
+    assert found == pytest.approx(average_slowly(even, heights, survivals), rel=1e-9, abs=1e-9)
 
 
 def split_slowly(cosines):

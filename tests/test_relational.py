@@ -187,10 +187,15 @@ def test_foreign_and_damaged_folders_are_refused(tmp_path):
     load_shipped().save(tmp_path / "model", "")
     weights = tmp_path / "model" / "model.safetensors"
     weights.write_bytes(save(load_shipped().first.name_tensors()))
-    with pytest.raises(ModelError, match=r"lacks the tensor 'second\."):
+    with pytest.raises(ModelError, match=r"not the file that config\.json was written with"):
         load_relational(tmp_path / "model")
     config = tmp_path / "model" / "config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "relations": ["cosine"]}))
+    known = json.loads(config.read_text())
+    del known["sha256"]
+    config.write_text(json.dumps(known))
+    with pytest.raises(ModelError, match=r"lacks the tensor 'second\."):
+        load_relational(tmp_path / "model")
+    config.write_text(json.dumps({**known, "relations": ["cosine"]}))
     with pytest.raises(ModelError, match="other relations"):
         load_relational(tmp_path / "model")
 
@@ -224,15 +229,15 @@ def test_a_killed_scoring_goes_on_behind_the_last_tile(tmp_path, monkeypatch, at
     graph = build_knn(features, k=20)
     monkeypatch.setattr(relational, "_TILE_ROWS", 64)
     whole = score_by_relations(features, graph).scores
-    calls, relate = [], relational.relate_rows
+    calls, divide = [], relational.divide_edges
 
-    def relate_some(around, rows, *, only=None):
-        calls.append((int(rows[0]), only is None))
+    def divide_some(neighbors, levels, least, *, ranks, rows):
+        calls.append((int(rows[0]), levels.dtype == np.float32))
         if len(calls) == at + 1:
             raise KeyboardInterrupt
-        return relate(around, rows, only=only)
+        return divide(neighbors, levels, least, ranks=ranks, rows=rows)
 
-    monkeypatch.setattr(relational, "relate_rows", relate_some)
+    monkeypatch.setattr(relational, "divide_edges", divide_some)
     with limited_threads(1):
         with pytest.raises(KeyboardInterrupt):
             score_by_relations(features, graph, scratch=Scratch(tmp_path / "work"))

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from starfc import relations
 from starfc.knn import KnnGraph
-from starfc.relations import RELATIONS, relate_rows, survey_graph
+from starfc.relations import RELATIONS, _see_more, relate_rows, survey_graph
 
 
 def draw_graph(n, k, seed):
@@ -120,18 +119,13 @@ def test_tiles_are_independent():
 
 
 def test_the_numbers_of_the_faces_do_not_matter():
-    """Of 300 neighbours with large numbers some share a cell of the table, of faces 0 to 359 none."""
+    """Of 300 neighbours with large numbers some share a cell of the table (`test_facetable.py`), of 0 to 359 none."""
     graph, evidence = draw_graph(360, 300, 7)
     numbers = np.sort(np.random.default_rng(8).choice(60_000, 360, replace=False)).astype(np.int32)
     neighbors, values = np.full((60_000, 300), -1, np.int32), np.zeros((60_000, 300), np.float32)
     neighbors[numbers] = np.where(graph.neighbors < 0, -1, numbers[graph.neighbors])
     values[numbers] = evidence
     spread = survey_graph(KnnGraph(neighbors, np.zeros(neighbors.shape, np.float32)), values)
-    n_left_over = 0
-    for i in numbers:
-        table, spare = np.full(16_384, -1), np.empty(300, np.int32)
-        n_left_over += relations._list_face(i, int(spread.faces[i, 0]), neighbors, values, 18, table, spare)[1]
-    assert n_left_over > 20
     found, positions = relate_rows(spread, numbers)
     expected, expected_positions = relate_rows(survey_graph(graph, evidence), np.arange(360))
     assert (positions == expected_positions).all()
@@ -151,3 +145,41 @@ def test_the_collection_is_described():
     around = survey_graph(graph, matched)
     assert around.typical[0] == 8.0 and around.typical[2] == pytest.approx(0.25, abs=0.01)
     assert around.excess[18] > 2
+
+
+@pytest.mark.parametrize(
+    ("more", "over_typical", "over_best", "shares", "expected"),
+    [
+        (4.0, 0.0, 0.0, (0.0, 1.0), 4.0),
+        (4.0, 2.0, 0.0, (0.0, 0.7), 4.0),
+        (1.0, 0.0, 0.0, (1.0, 1.0), 0.0),  # only twice as many
+        (1.5, 0.0, 0.0, (1.0, 1.0), 0.75),
+        (-2.0, 0.0, 0.0, (1.0, 1.0), 0.0),
+        (4.0, -1.5, 0.0, (0.0, 1.0), 2.0),
+        (4.0, -3.0, 0.0, (0.0, 1.0), 0.0),  # too low for a match
+        (4.0, -1.5, -1.5, (0.0, 1.0), 1.0),
+        (4.0, 0.0, 0.0, (0.0, 0.6), 2.0),
+        (4.0, 0.0, 0.0, (0.8, 0.5), 0.0),  # each has its own
+        (4.0, -9.0, -9.0, (0.95, 0.0), 4.0),  # low, but among the same faces
+        (4.0, -9.0, -9.0, (0.875, 0.0), 2.0),
+    ],
+)
+def test_people_seem_to_have_more_faces_where_much_says_so(more, over_typical, over_best, shares, expected):
+    assert _see_more(more, over_typical, over_best, shares) == pytest.approx(expected)
+
+
+def test_both_ends_must_have_many_neighbors():
+    """Twenty faces that all know each other, among pairs."""
+    n_pairs, n_many = 40, 20
+    lists = [[i ^ 1] for i in range(2 * n_pairs)]
+    many = range(2 * n_pairs, 2 * n_pairs + n_many)
+    lists += [[j for j in many if j != i] for i in many]
+    neighbors = np.full((len(lists), n_many - 1), -1, np.int32)
+    for i, listed in enumerate(lists):
+        neighbors[i, : len(listed)] = listed
+    around = survey_graph(KnnGraph(neighbors, np.zeros(neighbors.shape, np.float32)), np.full(neighbors.shape, 9, "f4"))
+    relations, _ = relate_rows(around, np.arange(len(lists)))
+    seen, count = relations[:, RELATIONS.index("typical_count")], relations[:, RELATIONS.index("count3_lo")]
+    assert np.allclose(seen[: 2 * n_pairs], around.typical[3])
+    assert np.allclose(seen[2 * n_pairs :], count[2 * n_pairs :])
+    assert around.typical[3] < 2 < 4 < count[-1]

@@ -16,9 +16,9 @@ Numbers of one end come in the order of the ends, the one that expects fewer mat
 matches think worse, so an edge looks the same from either side. Ends that differ by next to nothing count as equal:
 else a rounding would decide which comes first.
 
-Probabilities are kept as two bytes an edge, log-odds in steps of 1/3640, and read from a table, between whose entries
-they lie on a line: no exponential for each neighbour of each edge. Steps of 1/14, one byte, were coarse enough for a
-rounding of the features to be seen in the clusters.
+Probabilities are kept as two bytes an edge, log-odds in steps of 1/3640. Steps of 1/14, one byte, were coarse enough
+for a rounding of the features to be seen in the clusters. The exponential that makes them probabilities again is a
+polynomial here, which runs in vector lanes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,20 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from .relations import find_cell
+from .facetable import (
+    LANES,
+    REORDERED,
+    clear_faces,
+    fill_up,
+    find_place,
+    find_shift,
+    list_faces,
+    look_up,
+    look_up_one,
+    make_table,
+)
+from .kernels import leaf, leaf_with
+from .rowstore import copy_row
 from .tiles import run_tiles
 
 LOOKS = (
@@ -44,15 +57,15 @@ _TILE_ROWS = 2048
 _STEPS = 3640.0  # of a code to one of log-odds
 _EVEN = 1 << 15  # code of even odds
 _HIGHEST = 9.0  # log-odds that a code can say, and their negative
-_FINE = 6  # bits of a code between two entries of the table of probabilities
 _NONE = -9.0  # log-odds of an edge that is not there
 _LEAST = -6.0  # log-odds below which nobody thinks worse of anybody
 _MOST_LAST = 2.0
 _N_LAST = 5  # entries that are the end of a list
 _NEXT_TO_NOTHING = np.float32(1e-3)  # by which two ends must differ for one to come first
-# Probabilities of every 64th code.
-_CHANCES = (1 / (1 + np.exp((_EVEN - np.arange(0, (1 << 16) + (1 << _FINE), 1 << _FINE)) / _STEPS))).astype(np.float32)
-_HOPELESS = int(_EVEN + _STEPS * math.log(HOPEFUL / (1 - HOPEFUL)))  # the highest code without a second look
+_LOG2_E = np.float32(math.log2(math.e))
+# 2^x between -1/2 and 1/2, by powers of x: Chebyshev's, off by 2e-7 at most.
+_POWERS = tuple(np.float32(c) for c in (1.0000001, 0.69314718, 0.24022107, 0.05550357, 0.00967603, 0.00133909))
+HOPELESS = int(_EVEN + _STEPS * math.log(HOPEFUL / (1 - HOPEFUL)))  # the highest code without a second look
 # Columns of what is known of a face.
 _MATCHES, _DOUBT, _BEST, _SECOND, _LAST = range(5)
 
@@ -120,7 +133,7 @@ def sum_beliefs(neighbors: NDArray[np.int32], codes: NDArray[np.uint16]) -> Beli
     Examples
     --------
     >>> beliefs = sum_beliefs(np.array([[1, 2], [0, 2], [0, 1]], np.int32), np.full((3, 2), 1 << 15, np.uint16))
-    >>> beliefs.faces[0, :2].tolist()
+    >>> beliefs.faces[0, :2].round(3).tolist()
     [1.0, 0.5]
     """
     n = len(neighbors)
@@ -142,7 +155,7 @@ def mark_hopeful(beliefs: Beliefs, rows: NDArray[Any]) -> NDArray[np.bool_]:
     >>> mark_hopeful(sum_beliefs(np.array([[1, 2], [0, 2], [0, 1]], np.int32), codes), np.arange(2))
     array([[False,  True], [ True, False]])
     """
-    return np.asarray(beliefs.codes[rows] > _HOPELESS)
+    return np.asarray(beliefs.codes[rows] > HOPELESS)
 
 
 def look_again(beliefs: Beliefs, rows: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -170,30 +183,35 @@ def look_again(beliefs: Beliefs, rows: NDArray[Any], positions: NDArray[np.int64
     return looks
 
 
-@njit(cache=True, nogil=True)
-def _read_chance(code):  # type: ignore[no-untyped-def]
-    """Return the probability of a code, 0 of none."""
-    if code == 0:
-        return np.float32(0)
-    at, between = code >> _FINE, np.float32(code & ((1 << _FINE) - 1)) * np.float32(1 / (1 << _FINE))
-    return _CHANCES[at] + between * (_CHANCES[at + 1] - _CHANCES[at])
-
-
-@njit(cache=True, nogil=True)
+@leaf_with(fastmath=REORDERED)
 def _read_odds(code):  # type: ignore[no-untyped-def]
     """Return the log-odds of a code, those of an edge that is not there of none."""
     odds = np.float32(np.int32(code) - _EVEN) * np.float32(1 / _STEPS)
     return odds if code > 0 else np.float32(_NONE)
 
 
-@njit(cache=True, nogil=True)
+# Python's error for a division by none would keep a loop from running in vector lanes.
+@leaf_with(fastmath=REORDERED, error_model="numpy")
+def _read_chance(code):  # type: ignore[no-untyped-def]
+    """Return the probability of a code, 0 of none: 2^x / (1 + 2^x), the whole part of x in the exponent's bits."""
+    x = np.float32(np.int32(code) - _EVEN) * np.float32(_LOG2_E / _STEPS)
+    whole = np.int32(x + np.float32(16.5)) - np.int32(16)
+    rest = x - np.float32(whole)
+    power = _POWERS[4] + rest * _POWERS[5]
+    power = _POWERS[2] + rest * (_POWERS[3] + rest * power)
+    power = _POWERS[0] + rest * (_POWERS[1] + rest * power)
+    odds = power * np.int32((whole + np.int32(127)) << np.int32(23)).view(np.float32)
+    return odds / (np.float32(1) + odds) if code > 0 else np.float32(0)
+
+
+@leaf
 def _decode_codes(codes, chances):  # type: ignore[no-untyped-def]
     """Set the probabilities of codes."""
     for at in range(len(codes)):
         chances[at] = _read_chance(codes[at])
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _sum_rows(start, stop, neighbors, codes, faces, nearest, depths):  # type: ignore[no-untyped-def]
     """Fill what is known of the faces start..stop."""
     k = neighbors.shape[1]
@@ -217,7 +235,7 @@ def _sum_rows(start, stop, neighbors, codes, faces, nearest, depths):  # type: i
         faces[i, _LAST] = _find_end(neighbors[i], codes[i])
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _find_end(listed, codes):  # type: ignore[no-untyped-def]
     """Return the mean log-odds of the last entries of a list; of one with room left, the least."""
     k = len(listed)
@@ -230,74 +248,76 @@ def _find_end(listed, codes):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _find_slot(names, face, shift):  # type: ignore[no-untyped-def]
-    """Return where a face stands in a hash table, or where it would."""
-    at = find_cell(face, np.uint32(0x9E3779B1), shift)
-    while names[at] >= 0 and names[at] != face:
-        at = (at + np.uint32(1)) & np.uint32(len(names) - 1)
-    return at
-
-
-@njit(cache=True, nogil=True)
 def _look_at_edges(beliefs, rows, positions, looks):  # type: ignore[no-untyped-def]
-    """Describe the edges at the given positions; a row's list is put into a hash table once."""
+    """Describe the edges at the given positions."""
+    k = beliefs.neighbors.shape[1]
+    shift = find_shift(k)
+    lines = np.empty(k, np.int32), np.empty(k + LANES, np.int32), np.empty(k + LANES, np.int32)
+    room = make_table(shift), np.empty(k, np.int32), np.empty(7, np.float32)
+    _look_at_each(beliefs, rows, positions, shift, lines, room, looks)
+
+
+@leaf
+def _look_at_each(beliefs, rows, positions, shift, lines, room, looks):  # type: ignore[no-untyped-def]
+    """Describe edge by edge, with room for the lists of both ends; a row's list is put into the table once."""
     neighbors, codes, depths = beliefs.neighbors, beliefs.codes, beliefs.depths
     k = neighbors.shape[1]
-    shift = 26
-    while 1 << (32 - shift) < 4 * k:
-        shift -= 1
-    names, known = np.full(1 << (32 - shift), -1, np.int32), np.zeros(1 << (32 - shift), np.uint16)
-    sums, row = np.empty(7, np.float32), -1
+    (known, mine, theirs), (table, spare, sums) = lines, room
+    row, factor, n_spare, none = -1, np.uint32(1), 0, np.int32(0)
     for e in range(len(positions)):
         i, slot = rows[positions[e] // k], positions[e] % k
         if i != row:
+            if row >= 0:
+                clear_faces(neighbors[row, : depths[row]], factor, shift, table)
             row = i
-            names[:] = -1
-            for at in range(depths[i]):
-                if codes[i, at] > 0:
-                    cell = _find_slot(names, neighbors[i, at], shift)
-                    names[cell], known[cell] = neighbors[i, at], codes[i, at]
+            copy_row(codes[i], known[: depths[i]])
+            factor, n_spare = list_faces(neighbors[i, : depths[i]], known, shift, table, spare)
         j = neighbors[i, slot]
-        back = _sum_common(neighbors[j], codes[j], depths[j], i, names, known, shift, sums)
+        length = depths[j]
+        their_list = neighbors[j, :length]
+        look_up(their_list, factor, shift, table, none, mine)
+        for left_over in spare[:n_spare]:
+            look_up_one(their_list, neighbors[i, left_over], known[left_over], mine)
+        copy_row(codes[j], theirs[:length])
+        n_lanes = fill_up(mine, length, none)
+        fill_up(theirs, length, none)
+        _sum_common(mine[:n_lanes], theirs, sums)
+        place = find_place(their_list, i)
+        back = codes[j, place] if place < length else np.uint16(0)
         _describe_edge(beliefs, i, j, codes[i, slot], back, sums, looks[e])
 
 
-@njit(cache=True, nogil=True)
-def _sum_common(listed, codes, depth, i, names, known, shift, sums):  # type: ignore[no-untyped-def]
-    """Sum up what the lists of i, in the table, and of j have in common; return the code that j's list has for i.
+@leaf_with(fastmath=REORDERED, error_model="numpy")
+def _sum_common(mine, theirs, sums):  # type: ignore[no-untyped-def]
+    """Sum up what i and j think of the same faces, codes that are 0 where one of them does not list a face.
 
     sums: common matches; of i's matches that j lists, and of j's that i lists: how many, and what they think of the
-    other; best and second best way.
+    other; best and second best way. Codes are in the order of the odds, so ways are compared by them.
     """
-    none = np.float32(0)
-    common, mine, theirs, toward_j, toward_i = none, none, none, none, none
-    best, second, back = np.float32(_NONE), np.float32(_NONE), np.uint16(0)
-    least = np.float32(_LEAST)
-    for at in range(depth):
-        if listed[at] == i:
-            back = codes[at]
-            continue
-        cell = _find_slot(names, listed[at], shift)
-        if names[cell] < 0 or codes[at] == 0:
-            continue
-        my_chance, their_chance = _read_chance(known[cell]), _read_chance(codes[at])
-        my_odds, their_odds = _read_odds(known[cell]), _read_odds(codes[at])
-        common += min(my_chance, their_chance)
-        mine += my_chance
-        theirs += their_chance
-        toward_j += my_chance * max(their_odds, least)
-        toward_i += their_chance * max(my_odds, least)
-        way = min(my_odds, their_odds)
-        if way > best:
-            best, second = way, best
-        elif way > second:
-            second = way
-    sums[0], sums[1], sums[2], sums[3], sums[4] = common, mine, theirs, toward_j, toward_i
-    sums[5], sums[6] = best, second
-    return back
+    none, least = np.float32(0), np.float32(_LEAST)
+    common, my_sum, their_sum, toward_j, toward_i = none, none, none, none, none
+    best = np.int32(0)
+    for at in range(len(mine)):
+        way = min(mine[at], theirs[at])
+        listed = np.float32(1) if way > 0 else none
+        my_chance, their_chance = listed * _read_chance(mine[at]), listed * _read_chance(theirs[at])
+        my_odds, their_odds = _read_odds(mine[at]), _read_odds(theirs[at])
+        common += my_chance if my_chance < their_chance else their_chance
+        my_sum += my_chance
+        their_sum += their_chance
+        toward_j += my_chance * (their_odds if their_odds > least else least)
+        toward_i += their_chance * (my_odds if my_odds > least else least)
+        best = max(best, way)
+    second, n_best = np.int32(0), np.int32(0)
+    for at in range(len(mine)):
+        way = min(mine[at], theirs[at])
+        n_best += np.int32(1) if way == best else np.int32(0)
+        second = max(second, way if way < best else np.int32(0))
+    sums[0], sums[1], sums[2], sums[3], sums[4] = common, my_sum, their_sum, toward_j, toward_i
+    sums[5], sums[6] = _read_odds(best), _read_odds(best if n_best > 1 else second)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _describe_edge(beliefs, i, j, code, back, sums, out):  # type: ignore[no-untyped-def]
     """Write the numbers of an edge from what is known of its ends, and of what they have in common."""
     my, their = beliefs.faces[i], beliefs.faces[j]

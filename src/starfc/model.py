@@ -9,7 +9,9 @@ import of the authors' `.pth` files.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from .atomic import replacing_folder, require_folder_writable
 from .errors import MissingExtraError, ModelError, OutputError
 
 FORMAT_VERSION = 1
+_DIGEST = "sha256"
 _FILES = ("model.safetensors", "config.json", "README.md")
 _HEAD = (
     "classifier.0.weight",
@@ -98,14 +101,8 @@ class Model:
 
     def save(self, folder: str | Path) -> None:
         """Write the model folder, whole or not at all."""
-        from safetensors.numpy import save
-
-        contiguous = {name: np.ascontiguousarray(tensor, np.float32) for name, tensor in self.tensors.items()}
         require_model_target(Path(folder))
-        with replacing_folder(Path(folder)) as aside:
-            (aside / "model.safetensors").write_bytes(save(contiguous))
-            (aside / "config.json").write_text(json.dumps(self._config_as_json(), indent=2) + "\n", encoding="utf-8")
-            (aside / "README.md").write_text(self._card(), encoding="utf-8")
+        write_folder(Path(folder), self.tensors, self._config_as_json(), self._card())
 
     def _config_as_json(self) -> dict[str, Any]:
         from . import __version__
@@ -160,6 +157,36 @@ class Model:
         return f"# starfc model\n\n{what}\n\n## Training\n\n{facts}\n"
 
 
+def write_folder(folder: Path, tensors: Mapping[str, NDArray[np.float32]], config: dict[str, Any], card: str) -> None:
+    """Write tensors, configuration and card, all or none; the configuration keeps the tensors' digest."""
+    from safetensors.numpy import save
+
+    content = save({name: np.ascontiguousarray(tensor, np.float32) for name, tensor in tensors.items()})
+    with replacing_folder(folder) as aside:
+        (aside / "model.safetensors").write_bytes(content)
+        known = config | {_DIGEST: sha256(content).hexdigest()}
+        (aside / "config.json").write_text(json.dumps(known, indent=2) + "\n", encoding="utf-8")
+        (aside / "README.md").write_text(card, encoding="utf-8")
+
+
+def read_tensors(folder: Path, config: Any) -> dict[str, NDArray[np.float32]]:  # noqa: ANN401
+    """Read the tensors of a folder; ModelError where they are not those its configuration was written with.
+
+    Folders of earlier versions have no digest, and are taken as they are.
+    """
+    from safetensors.numpy import load
+
+    content = (folder / "model.safetensors").read_bytes()
+    tensors = load(content)  # first: what it says of a file that was cut short is of more use than another digest
+    expected = config.get(_DIGEST) if isinstance(config, dict) else None
+    if expected is not None and expected != sha256(content).hexdigest():
+        raise ModelError(
+            f"{folder / 'model.safetensors'} is not the file that config.json was written with (sha256"
+            f" {sha256(content).hexdigest()[:8]}..., expected {str(expected)[:8]}...); copy the model or train it again"
+        )
+    return {name: tensor.astype(np.float32) for name, tensor in tensors.items()}
+
+
 def require_model_target(folder: Path) -> None:
     """Refuse a folder that cannot be written, or that holds anything but an older model: saving replaces it whole."""
     require_folder_writable(folder)
@@ -192,7 +219,6 @@ def expected_shapes(dim: int, hidden: tuple[int, ...]) -> dict[str, tuple[int, .
 def load_model(folder: str | Path) -> Model:
     """Read a model folder; anything missing, truncated or foreign is named in one sentence."""
     from safetensors import SafetensorError
-    from safetensors.numpy import load
 
     folder = Path(folder)
     if not folder.is_dir():
@@ -200,7 +226,7 @@ def load_model(folder: str | Path) -> Model:
         raise ModelError(f"model folder {folder} {what}; give the folder that 'starfc train -o' wrote")
     try:
         raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        tensors = load((folder / "model.safetensors").read_bytes())
+        tensors = read_tensors(folder, raw)
     except FileNotFoundError as error:
         raise ModelError(
             f"model folder {folder} has no {Path(error.filename).name}; it is not a starfc model"
@@ -216,7 +242,7 @@ def load_model(folder: str | Path) -> Model:
             f"model folder {folder} has format version {raw.get('format_version')}, this starfc reads {FORMAT_VERSION};"
             " update starfc or train again"
         )
-    return Model(_config_from_json(raw, folder), {name: tensor.astype(np.float32) for name, tensor in tensors.items()})
+    return Model(_config_from_json(raw, folder), tensors)
 
 
 def _config_from_json(raw: dict[str, Any], folder: Path) -> ModelConfig:

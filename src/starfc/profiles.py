@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 
 from .background import Background, fit_survival, stretch_cosines
 from .features import Features
+from .kernels import leaf
 from .knn import KnnGraph
 from .progress import Progress, silent
 from .tiles import run_tiles
@@ -43,6 +44,7 @@ _COHORT = 2048
 _WHOLE = 12_000  # faces up to which all are everybody's cohort
 _TILE_ROWS = 512
 _BINS = 4096
+_BINS_AT_ONCE = 64  # that are skipped together: most are empty
 _MIDDLE = (0.6, 0.4)
 _SHOULDER = (0.25, 0.1)
 _LOW = (0.9, 0.75)
@@ -299,7 +301,7 @@ def _measure_rows(cosines, heights, crowded, centres, scales):  # type: ignore[n
         scales[i] = max((shoulder - middle) / _SHOULDER_HEIGHT, _SMALLEST_SCALE)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _count_bins(cosines, counts):  # type: ignore[no-untyped-def]
     """Fill the histogram of some cosines; return how many there are."""
     n_bins, n_counted = len(counts), 0
@@ -323,7 +325,7 @@ def _count_split_rows(cosines, heights):  # type: ignore[no-untyped-def]
     return n_split
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _drop_upper_group(counts, heights, n):  # type: ignore[no-untyped-def]
     """Empty the bins of the upper of two groups (Otsu's) if it is large and far above; return how many are left."""
     total = 0.0
@@ -347,7 +349,7 @@ def _drop_upper_group(counts, heights, n):  # type: ignore[no-untyped-def]
     return n_lower
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _drop_acquaintances(counts, heights, n):  # type: ignore[no-untyped-def]
     """Empty the bins that stand too far above the lower half for strangers; return how many values are left."""
     middle = _average_range(counts, heights, n, _MIDDLE)
@@ -361,12 +363,13 @@ def _drop_acquaintances(counts, heights, n):  # type: ignore[no-untyped-def]
     return n
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _average_range(counts, heights, n, survivals):  # type: ignore[no-untyped-def]
     """Return the mean height of the values whose survival lies in the range."""
     first, last = (1 - survivals[0]) * n, (1 - survivals[1]) * n
-    below, total = 0.0, 0.0
-    for at in range(len(counts)):
+    start, n_below = _skip_bins(counts, first)
+    below, total = float(n_below), 0.0
+    for at in range(start, len(counts)):
         if counts[at] > 0:
             inside = min(below + counts[at], last) - max(below, first)
             if inside > 0:
@@ -375,6 +378,20 @@ def _average_range(counts, heights, n, survivals):  # type: ignore[no-untyped-de
             if below >= last:
                 break
     return total / (last - first)
+
+
+@leaf
+def _skip_bins(counts, most):  # type: ignore[no-untyped-def]
+    """Return a bin, and how many values are in those before it: no more than `most`. Whole runs of bins are skipped."""
+    start, n_below = 0, 0
+    while start + _BINS_AT_ONCE < len(counts):
+        n_here = 0
+        for at in range(start, start + _BINS_AT_ONCE):
+            n_here += counts[at]
+        if n_below + n_here > most:
+            break
+        start, n_below = start + _BINS_AT_ONCE, n_below + n_here
+    return start, n_below
 
 
 @njit(cache=True, nogil=True)
@@ -394,7 +411,7 @@ def _count_likely(cosines, start, probes, centres, scales, height, lowest):  # t
     return counts
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _weigh_rows(start, stop, neighbors, similarities, centres, scales, coefficients, evidence):  # type: ignore[no-untyped-def]
     """Write the evidence of the edges of rows start..stop."""
     constant, linear, quadratic, peak = coefficients

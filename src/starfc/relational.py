@@ -32,15 +32,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .atomic import replacing_folder
 from .errors import ModelError
 from .features import Features
 from .knn import KnnGraph
-from .looks import LOOKS, Beliefs, decode_chances, encode_log_odds, look_again, mark_hopeful, sum_beliefs
+from .looks import HOPELESS, LOOKS, Beliefs, decode_chances, encode_log_odds, look_again, mark_hopeful, sum_beliefs
+from .model import read_tensors, write_folder
+from .pairs import divide_edges, write_both
 from .perceptron import Perceptron, read_perceptron
 from .profiles import Profiles, measure_profiles
 from .progress import Progress, silent
-from .relations import RELATIONS, Surroundings, relate_rows, survey_graph
+from .relations import LOWEST_EVIDENCE, RELATIONS, Surroundings, relate_edges, survey_graph
 from .roworder import order_rows
 from .score import ScoredEdges
 from .scratch import Scratch
@@ -51,7 +52,7 @@ PREFERENCES = {"precision": 0.9, "balanced": 0.7, "recall": 0.4}
 FORMAT = "starfc-relational"
 INPUTS = (*RELATIONS, *LOOKS)  # of the second network; the first has the relations alone
 SCORES = "scores0"  # the array that the scores are in, in files
-BITS = 6  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
+BITS = 8  # counted up when a change here, or of what is measured for it, changes scores: kept ones are made anew
 _CODES = "first"  # the array of first probabilities
 _STAGES = "relations", "second look"
 FIRST_ODDS = INPUTS.index("log_odds")
@@ -102,13 +103,8 @@ class RelationalModel:
 
     def save(self, folder: str | Path, card: str) -> None:
         """Write `model.safetensors`, `config.json` and the model card, all or none."""
-        from safetensors.numpy import save
-
         config = {"format": FORMAT, "scorer": "relational", "relations": list(self.inputs), "training": self.facts}
-        with replacing_folder(Path(folder)) as aside:
-            (aside / "model.safetensors").write_bytes(save(self.tensors))
-            (aside / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-            (aside / "README.md").write_text(card, encoding="utf-8")
+        write_folder(Path(folder), self.tensors, config, card)
 
 
 def read_model(
@@ -126,12 +122,12 @@ def read_model(
 
 def load_relational(folder: str | Path) -> RelationalModel:
     """Read a relational model folder."""
-    from safetensors.numpy import load
-
     folder = Path(folder)
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        tensors = load((folder / "model.safetensors").read_bytes())
+        tensors = read_tensors(folder, config)
+    except ModelError:
+        raise
     except Exception as error:  # safetensors has an exception of its own
         raise ModelError(f"{folder} is no relational model ({error}); pass a folder that starfc has written") from error
     if config.get("format") != FORMAT:
@@ -216,25 +212,12 @@ def predict_edges(
     """
     visits = _Visits(len(around.neighbors), 1 if model.second is None else 2, order, scratch or Scratch(), progress)
     scores = visits.place.array(SCORES, around.neighbors.shape, np.float32)
-    judge = _make_judge(around, model.first)
     if model.second is None:
-
-        def set_scores(rows: NDArray[np.int32]) -> None:
-            scores[rows] = _squash(judge(rows))
-
-        visits.run(0, set_scores)
+        _judge_first(visits, around, model.first, _squash, scores)
         return scores
-    second, codes = model.second, visits.place.array(_CODES, around.neighbors.shape, np.uint16)
-    _set_codes(visits, judge, codes)
-    beliefs = sum_beliefs(around.neighbors, codes)
-
-    def look(rows: NDArray[np.int32]) -> None:
-        inputs, positions = describe_again(around, beliefs, rows)
-        found = decode_chances(codes[rows])
-        found.reshape(-1)[positions] = _squash(add_second(second, inputs))
-        scores[rows] = found
-
-    visits.run(1, look)
+    codes = visits.place.array(_CODES, around.neighbors.shape, np.uint16)
+    _judge_first(visits, around, model.first, encode_log_odds, codes)
+    _judge_again(visits, around, model.second, codes, scores)
     visits.place.drop(_CODES)
     return scores
 
@@ -242,7 +225,7 @@ def predict_edges(
 def predict_codes(around: Surroundings, first: Perceptron) -> NDArray[np.uint16]:
     """Return the first probability of every edge as a code (`looks.py`), uint16 (n, k)."""
     codes = np.empty(around.neighbors.shape, dtype=np.uint16)
-    _set_codes(_Visits(len(codes), 1, None, Scratch(), silent), _make_judge(around, first), codes)
+    _judge_first(_Visits(len(codes), 1, None, Scratch(), silent), around, first, encode_log_odds, codes)
     return codes
 
 
@@ -269,28 +252,38 @@ class _Visits:
         run_tiles(len(self._order), _TILE_ROWS, visit, _STAGES[number], self._progress, self.place.relieve)
 
 
-def _make_judge(around: Surroundings, first: Perceptron) -> Callable[[NDArray[np.int32]], NDArray[np.float32]]:
-    """Return the function that gives the first log-odds of the edges of some rows, -inf without evidence."""
-    least, k = find_least_discovery(around), around.neighbors.shape[1]
-
-    def judge(rows: NDArray[np.int32]) -> NDArray[np.float32]:
-        relations, positions = relate_rows(around, rows)
-        log_odds = np.full((len(rows), k), -np.inf, dtype=np.float32)
-        log_odds.reshape(-1)[positions] = predict_log_odds(first, relations, least)
-        return log_odds
-
-    return judge
-
-
-def _set_codes(
-    visits: _Visits, judge: Callable[[NDArray[np.int32]], NDArray[np.float32]], codes: NDArray[np.uint16]
+def _judge_first(
+    visits: _Visits,
+    around: Surroundings,
+    first: Perceptron,
+    form: Callable[[NDArray[np.float32]], NDArray[Any]],
+    out: NDArray[Any],
 ) -> None:
-    """Set the first probabilities."""
+    """Write the first log-odds of all edges in some form, 0 where there is no evidence."""
+    least, ranks, neighbors = find_least_discovery(around), around.rank_faces(), around.neighbors
 
     def work(rows: NDArray[np.int32]) -> None:
-        codes[rows] = encode_log_odds(judge(rows))
+        own, places = divide_edges(neighbors, around.evidence, LOWEST_EVIDENCE, ranks=ranks, rows=rows)
+        found = form(predict_log_odds(first, relate_edges(around, rows, own), least))
+        rest = np.zeros(places.shape, dtype=out.dtype)
+        write_both(found, own, rest, neighbors=neighbors, places=places, rows=rows, out=out)
 
     visits.run(0, work)
+
+
+def _judge_again(
+    visits: _Visits, around: Surroundings, second: Perceptron, codes: NDArray[np.uint16], scores: NDArray[np.float32]
+) -> None:
+    """Write the probabilities after the second look; edges that get none keep what they had."""
+    beliefs, ranks, neighbors = sum_beliefs(around.neighbors, codes), around.rank_faces(), around.neighbors
+
+    def work(rows: NDArray[np.int32]) -> None:
+        own, places = divide_edges(neighbors, codes, HOPELESS, ranks=ranks, rows=rows)
+        found = _squash(add_second(second, describe_edges(around, beliefs, rows, own)))
+        rest = decode_chances(codes[rows])
+        write_both(found, own, rest, neighbors=neighbors, places=places, rows=rows, out=scores)
+
+    visits.run(1, work)
 
 
 def describe_again(
@@ -304,8 +297,15 @@ def describe_again(
     positions : int64 (m,)
         Of the edges in the flattened (rows, k) block.
     """
-    relations, positions = relate_rows(around, rows, only=mark_hopeful(beliefs, rows))
-    return np.hstack((relations, look_again(beliefs, rows, positions))), positions
+    positions = np.flatnonzero(mark_hopeful(beliefs, rows))
+    return describe_edges(around, beliefs, rows, positions), positions
+
+
+def describe_edges(
+    around: Surroundings, beliefs: Beliefs, rows: NDArray[Any], positions: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    """Describe some edges of rows at a second look, float32 (m, len(INPUTS))."""
+    return np.hstack((relate_edges(around, rows, positions), look_again(beliefs, rows, positions)))
 
 
 def add_second(second: Perceptron, inputs: NDArray[np.float32]) -> NDArray[np.float32]:

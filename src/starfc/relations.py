@@ -10,9 +10,11 @@ end come as the lower and the higher of both, so an edge looks the same from eit
 - neighbours with e above 0, 1, 3 of each end, and common ones: counts, shares, overlap weighted by evidence, the
   evidence of each end towards the other's neighbours, the best and second best path over a third face;
 - of the collection: how often a face's best neighbour has such an evidence against what strangers would give, the
-  typical and the low evidence of best neighbours, how many have one, and how many faces people have.
+  typical and the low evidence of best neighbours, how many have one, and how many faces people have. One person may
+  have a hundred where all others have two or three: seen from there, people have more (`_see_more`). Without that,
+  a network that has seen many neighbours in such collections of blurred strangers only tore that person to pieces.
 
-Faces are looked up in a small hash table per row: O(n k²), no table of n, so that tiles of rows are independent.
+Faces are looked up in a small table per row (`facetable.py`): O(n k²), no table of n.
 """
 
 from __future__ import annotations
@@ -24,7 +26,21 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from .facetable import (
+    LANES,
+    REORDERED,
+    clear_faces,
+    fill_up,
+    find_place,
+    find_shift,
+    list_faces,
+    look_up,
+    look_up_one,
+    make_table,
+)
+from .kernels import leaf, leaf_with
 from .knn import KnnGraph
+from .rowstore import copy_row
 from .tiles import run_tiles
 
 RELATIONS = (
@@ -42,14 +58,12 @@ _MOST = 12.0  # evidence beyond which more says nothing
 # Columns of what is known of a face.
 _DEPTH, _COUNT0, _COUNT1, _COUNT3, _BEST, _AVERAGE, _WEIGHT, _LAST = range(8)
 _BIN_STARTS = np.arange(-1.0, _MOST, 0.5)
-_CELLS_PER_FACE = 32  # of the table that neighbours are looked up in; it must fit the nearest cache
-_N_FACTORS = 6  # hash functions that are tried to keep the neighbours of a face apart
-_LANES = 32  # numbers that a loop takes at a time
-_LOW_HALF = 0xFFFFFFFF
 _HIGHEST = np.float32(1e6)
+_COUNT3_LO, _OVER_BEST_LO = RELATIONS.index("count3_lo"), RELATIONS.index("over_best_lo")
+_SHARE0_LO, _SHARE3_LO = RELATIONS.index("share0_lo"), RELATIONS.index("share3_lo")
+_LOW_BY = 3.0  # evidence below where best neighbours stand, at which many neighbours say nothing of a person
+_MOST_COMMON, _ALL_COMMON = (0.5, 0.7), (0.8, 0.95)  # shares of neighbours: from not at all to most, to nearly all
 _ABSENT = np.float32(-1e30)  # evidence of a face that is not in a list: it weighs nothing
-# Sums may be in any order, which lets them run in vector lanes; infinite values stay what they are.
-_REORDERED = {"reassoc", "nsz", "nnan", "contract"}
 
 
 @dataclass(frozen=True)
@@ -76,6 +90,10 @@ class Surroundings:
     faces: NDArray[np.float32]
     excess: NDArray[np.float64]
     typical: NDArray[np.float64]
+
+    def rank_faces(self) -> NDArray[np.float32]:
+        """Return the summed evidence of every face, float32 (n,): a number of its own, whatever its place."""
+        return np.ascontiguousarray(self.faces[:, _WEIGHT])
 
 
 def survey_graph(graph: KnnGraph, evidence: NDArray[np.float32]) -> Surroundings:
@@ -107,31 +125,43 @@ def survey_graph(graph: KnnGraph, evidence: NDArray[np.float32]) -> Surroundings
     return Surroundings(graph.neighbors, evidence, faces, _measure_excess(faces), _find_typical(faces))
 
 
-def relate_rows(
-    around: Surroundings, rows: NDArray[Any], *, only: NDArray[np.bool_] | None = None
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Describe the edges of some rows that have enough evidence; rows that are near each other share what they read.
+def relate_rows(around: Surroundings, rows: NDArray[Any]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Describe the edges of some rows that have enough evidence.
 
     Parameters
     ----------
     around : Surroundings
-    rows : int (m,)
-    only : bool (m, k), optional
-        Which of these edges; all by default.
+    rows : int (r,)
 
     Returns
     -------
     relations : float32 (m, len(RELATIONS))
     positions : int64 (m,)
-        Of the edges in the flattened (rows, k) block.
+        Of the edges in the flattened (r, k) block.
     """
-    listed = (around.evidence[rows] > LOWEST_EVIDENCE) & (around.neighbors[rows] >= 0)
-    positions = np.flatnonzero(listed if only is None else listed & only)
+    positions = np.flatnonzero((around.evidence[rows] > LOWEST_EVIDENCE) & (around.neighbors[rows] >= 0))
+    return relate_edges(around, rows, positions), positions
+
+
+def relate_edges(around: Surroundings, rows: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Describe some edges that have enough evidence; rows that are near each other share what they read.
+
+    Parameters
+    ----------
+    around : Surroundings
+    rows : int (r,)
+    positions : int64 (m,)
+        Of the edges in the flattened (r, k) block, ascending.
+
+    Returns
+    -------
+    float32 (m, len(RELATIONS))
+    """
     relations = np.empty((len(positions), _N_RELATIONS), dtype=np.float32)
     _relate_edges(
         rows, positions, around.neighbors, around.evidence, around.faces, around.excess, around.typical, relations
     )  # fmt: skip
-    return relations, positions
+    return relations
 
 
 def _measure_excess(faces: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -151,20 +181,20 @@ def _find_typical(faces: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.array([median, low, len(linked) / len(faces), float(np.log2(1.0 + linked[:, _COUNT3]).mean())])
 
 
-@njit(cache=True, nogil=True, fastmath=_REORDERED)
+@leaf_with(fastmath=REORDERED)
 def _weight(evidence):  # type: ignore[no-untyped-def]
     """Return how much a neighbour counts."""
     return _cut(evidence + np.float32(0.5), np.float32(0), np.float32(6))
 
 
-@njit(cache=True, nogil=True, fastmath=_REORDERED)
+@leaf_with(fastmath=REORDERED)
 def _cut(value, lowest, highest):  # type: ignore[no-untyped-def]
     """Return a value cut to a range; unlike min and max of Python, in vector lanes."""
     above = value if value > lowest else lowest
     return above if above < highest else highest
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _survey_rows(start, stop, neighbors, evidence, faces):  # type: ignore[no-untyped-def]
     """Fill what is known of the faces start..stop."""
     for i in range(start, stop):
@@ -187,46 +217,7 @@ def _survey_rows(start, stop, neighbors, evidence, faces):  # type: ignore[no-un
         faces[i, _AVERAGE] = total / faces[i, _WEIGHT] if faces[i, _WEIGHT] > 0 else 0.0
 
 
-@njit(cache=True, nogil=True)
-def find_cell(face, factor, shift) -> np.uint32:  # type: ignore[no-untyped-def]
-    """Return the cell of a face; unsigned, or every use would be checked for its sign."""
-    return np.uint32(np.uint32(np.uint32(face) * np.uint32(factor)) >> np.uint32(shift))
-
-
-@njit(cache=True, nogil=True)
-def _list_face(i, depth, neighbors, evidence, shift, table, spare):  # type: ignore[no-untyped-def]
-    """Put a face's neighbours and the bits of their evidence into an empty table, each into the cell of its hash.
-
-    Of neighbours that share a cell only the first is there. A few factors are tried until there are none; the places of
-    those that are left over go to `spare`. Returns the factor and how many are left over.
-    """
-    factor = np.uint32(0x9E3779B1)
-    for attempt in range(_N_FACTORS):
-        n_spare = 0
-        for slot in range(depth):
-            face = neighbors[i, slot]
-            cell = find_cell(face, factor, shift)
-            if table[cell] >= 0:
-                spare[n_spare] = slot
-                n_spare += 1
-            elif face != i:
-                bits = np.int64(np.float32(evidence[i, slot]).view(np.int32)) & _LOW_HALF
-                table[cell] = (np.int64(face) << 32) | bits
-        if n_spare == 0 or attempt == _N_FACTORS - 1:
-            break
-        _clear_table(i, depth, neighbors, factor, shift, table)
-        factor = np.uint32(np.uint32(factor) * np.uint32(0x2C9277B5) + np.uint32(0xAC564B05)) | np.uint32(1)
-    return factor, n_spare
-
-
-@njit(cache=True, nogil=True)
-def _clear_table(i, depth, neighbors, factor, shift, table):  # type: ignore[no-untyped-def]
-    """Empty the cells of a face's neighbours."""
-    for slot in range(depth):
-        table[find_cell(neighbors[i, slot], factor, shift)] = -1
-
-
-@njit(cache=True, nogil=True)
+@leaf
 def _put(relations, at, one, other):  # type: ignore[no-untyped-def]
     """Write the lower and the higher of two values."""
     relations[at] = min(one, other)
@@ -235,84 +226,56 @@ def _put(relations, at, one, other):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _relate_edges(rows, positions, neighbors, evidence, faces, excess, typical, relations):  # type: ignore[no-untyped-def]
-    """Describe the edges at the given positions of the block of rows.
-
-    A row's list is in a hash table in the nearest cache, where a look-up is one comparison without a branch; sums over
-    what two lists have in common run in vector lanes, the absent standing at an evidence that adds nothing.
-    """
+    """Describe the edges at the given positions of the block of rows."""
     k = neighbors.shape[1]
-    shift = 26
-    while 1 << (32 - shift) < _CELLS_PER_FACE * k:
-        shift -= 1
-    table, spare = np.full(1 << (32 - shift), -1, np.int64), np.empty(k, np.int32)
-    mine, theirs = np.empty(k + _LANES, np.float32), np.empty(k + _LANES, np.float32)
-    shared, least = np.empty(k + _LANES, np.float32), np.empty(k + _LANES, np.int32)
-    common, numbers = np.empty(8), np.arange(k + 1)
+    shift, numbers = find_shift(k), np.arange(k + 1)
+    mine, theirs = np.empty(k + LANES, np.float32), np.empty(k + LANES, np.float32)
+    shared, least = np.empty(k + LANES, np.float32), np.empty(k + LANES, np.int32)
+    lines = mine, theirs, shared, least, mine.view(np.int32), shared.view(np.int32)
+    room = make_table(shift), np.empty(k, np.int32), np.empty(8)
     terms = np.log2(1.0 + numbers), np.log10(1.0 + numbers), 1 / (numbers + 0.5)  # of counts: no logarithm per edge
+    _relate_each(rows, positions, neighbors, evidence, faces, excess, typical, shift, lines, room, terms, relations)
+
+
+@leaf
+def _relate_each(rows, positions, neighbors, evidence, faces, excess, typical, shift, lines, room, terms, relations):  # type: ignore[no-untyped-def]
+    """Describe edge by edge, with room for the lists of both ends; a row's list is put into the table once.
+
+    Sums over what two lists have in common run in vector lanes, the absent standing at an evidence that adds nothing.
+    """
+    k, absent_bits = neighbors.shape[1], np.float32(_ABSENT).view(np.int32)
+    (mine, theirs, shared, least, mine_bits, shared_bits), (table, spare, common) = lines, room
     row, depth, factor, n_spare = -1, 0, np.uint32(1), 0
     for e in range(len(positions)):
         i, slot = rows[positions[e] // k], positions[e] % k
         if i != row:
             if row >= 0:
-                _clear_table(row, depth, neighbors, factor, shift, table)
+                clear_faces(neighbors[row, :depth], factor, shift, table)
             row, depth = i, int(faces[i, _DEPTH])
-            factor, n_spare = _list_face(i, depth, neighbors, evidence, shift, table, spare)
-            mine[:depth] = evidence[i, :depth]
-            _fill_up(mine, depth)
+            copy_row(evidence[i], mine[:depth])
+            factor, n_spare = list_faces(neighbors[i, :depth], mine_bits, shift, table, spare)
+            fill_up(mine, depth, _ABSENT)
         j, full = neighbors[i, slot], evidence[i, slot]
         length = int(faces[j, _DEPTH])
         their_list = neighbors[j, :length]
-        _look_up(their_list, evidence[j], factor, shift, table, shared.view(np.int32), theirs)
+        look_up(their_list, factor, shift, table, absent_bits, shared_bits)
         for left_over in spare[:n_spare]:
-            _find_one(their_list, neighbors[i, left_over], evidence[i, left_over], shared)
-        back = _find_back(their_list, i, k)
-        n_lanes = _fill_up(theirs, length)
-        _fill_up(shared, length)
+            look_up_one(their_list, neighbors[i, left_over], mine_bits[left_over], shared_bits)
+        copy_row(evidence[j], theirs[:length])
+        place = find_place(their_list, i)
+        n_lanes = fill_up(theirs, length, _ABSENT)
+        fill_up(shared, length, _ABSENT)
         _sum_common(theirs[:n_lanes], shared, least, common)
         above = (
             _count_above(mine, depth, neighbors[i], evidence[i], full),
             _count_above(theirs, length, neighbors[j], evidence[j], full),
         )
+        back = place if place < length else k
         _describe_edge(faces[i], faces[j], slot, back, k, full, above, common, terms, relations[e])
         _place_edge(min(full, _MOST), excess, typical, relations[e])
 
 
-@njit(cache=True, nogil=True)
-def _fill_up(values, length):  # type: ignore[no-untyped-def]
-    """Let the absent follow a list up to full vector lanes, whose remainders would take longer; return their end."""
-    end = -(-length // _LANES) * _LANES
-    for at in range(length, end):
-        values[at] = _ABSENT
-    return end
-
-
-@njit(cache=True, nogil=True)
-def _look_up(their_list, evidence, factor, shift, table, shared, theirs):  # type: ignore[no-untyped-def]
-    """Write for each face of a list the bits of the evidence that the table has for it, and copy the list's own."""
-    absent = np.float32(_ABSENT).view(np.int32)
-    for other in range(len(their_list)):
-        entry = table[find_cell(their_list[other], factor, shift)]
-        shared[other] = np.int32(entry) if (entry >> 32) == their_list[other] else absent
-        theirs[other] = evidence[other]
-
-
-@njit(cache=True, nogil=True)
-def _find_one(their_list, face, evidence, shared):  # type: ignore[no-untyped-def]
-    """Write the evidence for one face, where the list has it."""
-    for other in range(len(their_list)):
-        shared[other] = evidence if their_list[other] == face else shared[other]
-
-
-@njit(cache=True, nogil=True)
-def _find_back(their_list, i, k):  # type: ignore[no-untyped-def]
-    """Return a face's place in a list, k if it is not there."""
-    for other in range(len(their_list)):
-        if their_list[other] == i:
-            return other
-    return k
-
-
-@njit(cache=True, nogil=True, fastmath=_REORDERED)
+@leaf_with(fastmath=REORDERED)
 def _count_above(known, depth, listed, evidence, level):  # type: ignore[no-untyped-def]
     """Count a face's neighbours with an evidence above a level, and above 1 less.
 
@@ -320,7 +283,7 @@ def _count_above(known, depth, listed, evidence, level):  # type: ignore[no-unty
     """
     one, none, below = np.float32(1), np.float32(0), level - np.float32(1)
     n_above, n_around = none, none
-    for slot in range(-(-depth // _LANES) * _LANES):
+    for slot in range(-(-depth // LANES) * LANES):
         n_above += one if known[slot] > level else none
         n_around += one if known[slot] > below else none
     if below < np.float32(LOWEST_EVIDENCE):
@@ -329,7 +292,7 @@ def _count_above(known, depth, listed, evidence, level):  # type: ignore[no-unty
     return int(n_above), int(n_around)
 
 
-@njit(cache=True, nogil=True, fastmath=_REORDERED)
+@leaf_with(fastmath=REORDERED)
 def _sum_common(theirs, shared, least, common):  # type: ignore[no-untyped-def]
     """Sum up what i's and j's lists have in common, of j's evidence and i's evidence of the same faces.
 
@@ -361,7 +324,7 @@ def _sum_common(theirs, shared, least, common):  # type: ignore[no-untyped-def]
     common[7] = np.int32(best if n_best > one else second).view(np.float32) + LOWEST_EVIDENCE
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _describe_edge(my, their, slot, back, k, full, above, common, terms, out):  # type: ignore[no-untyped-def]
     """Write the relations of an edge that are not of the collection, of what is known of both faces."""
     log2, log10, share = terms
@@ -390,7 +353,7 @@ def _describe_edge(my, their, slot, back, k, full, above, common, terms, out):  
     out[33] = min(common[7], _MOST)
 
 
-@njit(cache=True, nogil=True)
+@leaf
 def _place_edge(e, excess, typical, out):  # type: ignore[no-untyped-def]
     """Write where the edge stands in the collection."""
     at = min(max(2.0 * (e + 1.0) - 0.5, 0.0), len(excess) - 1.0)
@@ -400,4 +363,20 @@ def _place_edge(e, excess, typical, out):  # type: ignore[no-untyped-def]
     out[35] = e - typical[0]
     out[36] = e - typical[1]
     out[37] = typical[2]
-    out[38] = typical[3]
+    shares = out[_SHARE0_LO], out[_SHARE3_LO]
+    out[38] = typical[3] + _see_more(out[_COUNT3_LO] - typical[3], out[35], out[_OVER_BEST_LO], shares)
+
+
+@leaf
+def _see_more(more, over_typical, over_best, shares):  # type: ignore[no-untyped-def]
+    """Return by how much people seem to have more faces, log2, than is typical, seen from an edge.
+
+    Where both ends have more than twice as many neighbours as is typical, that counts, as far as nearly all of them are
+    the same (shares at evidence 0 and 3); or as far as the edge stands where best neighbours stand, the typical ones
+    and those of its ends, and most of them are the same: of a person with more faces than a list holds, each face lists
+    others. Blurred faces have many neighbours too, but each has its own, and lower ones than its person.
+    """
+    high = _cut(1 + over_typical / _LOW_BY, 0.0, 1.0) * _cut(1 + over_best / _LOW_BY, 0.0, 1.0)
+    most_same = _cut((shares[1] - _MOST_COMMON[0]) / (_MOST_COMMON[1] - _MOST_COMMON[0]), 0.0, 1.0)
+    all_same = _cut((shares[0] - _ALL_COMMON[0]) / (_ALL_COMMON[1] - _ALL_COMMON[0]), 0.0, 1.0)
+    return max(more, 0.0) * _cut(more - 1, 0.0, 1.0) * max(all_same, high * most_same)
