@@ -1,8 +1,10 @@
 """Without labels, on parts of the real sets and on what other embedders might have made of them.
 
     python benchmarks/guises.py [--data ../shared/data] [--only lfw] [--opponents infomap_cosine hac chinese_whispers]
+    python benchmarks/guises.py --only lfw fiw_a --matching uneven
 
-Parts: people with so many faces, so many faces of each, one face of nearly everybody. Guises: random projections to
+Parts: people with so many faces, so many faces of each, one face of nearly everybody, one person with many faces among
+people with few, as many faces of each as chance says from 2 to 150 (both "uneven"). Guises: random projections to
 fewer dimensions, principal components, noise, an embedder off its centre, one whose numbers are never negative. Ours
 has no option; of the opponents, each with the setting that is best for the labels of that very collection, the best
 counts. Prints markdown.
@@ -61,6 +63,32 @@ def take_sparse(rows: Rows, labels: Labels, rng: np.random.Generator) -> tuple[R
     return rows[kept], labels[kept]
 
 
+def take_uneven(rows: Rows, labels: Labels, rng: np.random.Generator, most: Labels) -> tuple[Rows, Labels]:
+    """Take people with two faces or more, and at most so many of the first, the second ... by their number of faces."""
+    people, counts = np.unique(labels, return_counts=True)
+    order = np.argsort(-counts, kind="stable")[: (counts > 1).sum()]
+    faces = [
+        rng.permutation(np.flatnonzero(labels == person))[:n]
+        for person, n in zip(people[order], most[: len(order)], strict=True)
+    ]
+    kept = np.sort(np.concatenate(faces))
+    return rows[kept], labels[kept]
+
+
+def draw_uneven(rows: Rows, labels: Labels, seed: int) -> Iterator[tuple[str, Rows, Labels]]:
+    """Yield parts in which some have many more faces than most."""
+    n_people = len(np.unique(labels))
+    for n_large in (25, 60, 90, 150):
+        most = np.full(n_people, 5)
+        most[0] = n_large
+        title = f"uneven: one of {n_large}, others of 2 to 5"
+        yield title, *take_uneven(rows, labels, np.random.default_rng([seed, n_large]), most)
+    for draw in range(3):
+        rng = np.random.default_rng([seed, draw])
+        most = np.exp(rng.uniform(np.log(2), np.log(150), n_people)).astype(np.int64)
+        yield f"uneven: 2 to 150 of each, draw {draw + 1}", *take_uneven(rows, labels, rng, most)
+
+
 def draw_guises(rows: Rows, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
     """Yield the rows as other embedders might have made them."""
     dim = rows.shape[1]
@@ -90,6 +118,8 @@ def open_collections(data: Path, only: list[str], seed: int) -> Iterator[Collect
             title = f"{name}, people of {sizes[0]} to {min(sizes[1], len(rows))} faces, at most {min(most, len(rows))}"
             yield title, *take_part(rows, labels, rng, sizes=sizes, most=most)
         yield f"{name}, one face each, two of one in ten who have two", *take_sparse(rows, labels, rng)
+        for title, *part in draw_uneven(rows, labels, seed):
+            yield f"{name}, {title}", *part
         if name == "pins105":
             rows, labels = take_part(rows, labels, rng, most=_DENSE)
         for title, guise in draw_guises(rows, rng):
@@ -101,16 +131,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--only", nargs="+", default=["lfw", "fiw_a", "pins105"])
+    parser.add_argument("--matching", default="", help="only collections with this in their title")
     parser.add_argument("--opponents", nargs="*", default=["infomap_cosine", "hac", "chinese_whispers"])
     parser.add_argument("--seed", type=int, default=5)
     options = parser.parse_args()
     print("| collection | faces | people | starfc, no options | best opponent, label-tuned |\n|---|---|---|---|---|")
     for title, rows, labels in open_collections(options.data, options.only, options.seed):
+        if options.matching not in title:
+            continue
         features = Features(rows)
         ours = measure(labels, starfc.cluster(features).labels)
         graph = build_knn(features, k=min(80, len(features) - 1))
         tried = [s for name in options.opponents for s in run_opponent(name, features, graph, labels).values()]
-        best = [max((score[metric] for score in tried), default=0.0) for metric in (0, 1)]
+        best = [max((score[metric] for score in tried), default=np.nan) for metric in (0, 1)]
         counts = f"{len(labels):,} | {len(np.unique(labels)):,}"
         print("| {} | {} | {:.2f} / {:.2f} | {:.2f} / {:.2f} |".format(title, counts, *ours, *best), flush=True)
 
