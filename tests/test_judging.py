@@ -14,6 +14,7 @@ from starfc.heldout import score_faces  # noqa: E402
 from starfc.judging import Judged, choose_setting  # noqa: E402
 from starfc.relational import load_shipped  # noqa: E402
 from starfc.relational_model import make_model  # noqa: E402
+from starfc.space import Space  # noqa: E402
 from starfc.synth import make_faces  # noqa: E402
 from starfc.training import train  # noqa: E402
 
@@ -41,12 +42,22 @@ def test_scores_are_those_of_the_pipeline(faces):
     rows, labels = faces[0][:300], faces[1][:300]
     gcn = train(rows, labels, preset="gcn", steps=2, hidden=(8,), held_out=0.0, threads=1)
     judged = np.arange(300) % 3 > 0
+    rng = np.random.default_rng(0)
+    space = Space(*(rng.normal(scale=0.1, size=shape).astype(np.float32) for shape in ((32, 32), (32,))))
     networks = {share: shift_log_odds(load_shipped(), 3 * share) for share in (0.0, 0.5, 1.0)}
-    scores, losses = Judged(Features(rows), labels, judged).score(networks, gcn)
-    assert scores.shape == (5, 2, len(judging.THRESHOLDS), 2) and losses.shape == (5,)
-    kinds = ((0.0, None, 0.5), (0.5, None, 0.5), (1.0, None, 0.5), (0.5, gcn, 0.25), (1.0, gcn, 0.5))
-    for number, (share, beside, weight) in enumerate(kinds):
-        model = make_model(networks[share], dim=32, tau1=0.5, training={}, gcn=beside, gcn_weight=weight)
+    scores, losses = Judged(Features(rows), labels, judged).score(networks, gcn, space)
+    assert scores.shape == (7, 2, len(judging.THRESHOLDS), 2) and losses.shape == (7,)
+    kinds = (
+        (0.0, {}),
+        (0.5, {}),
+        (1.0, {}),
+        (0.5, {"gcn": gcn, "gcn_weight": 0.25}),
+        (1.0, {"gcn": gcn, "gcn_weight": 0.5}),
+        (0.5, {"space": space.take_share(0.5)}),
+        (0.5, {"space": space}),
+    )
+    for number, (share, beside) in enumerate(kinds):
+        model = make_model(networks[share], dim=32, tau1=0.5, training={}, **beside)
         edges = starfc.cluster(rows, model=model).scored
         each = []
         for i in np.flatnonzero(judged):
@@ -58,6 +69,15 @@ def test_scores_are_those_of_the_pipeline(faces):
                 tau1 = judging.THRESHOLDS[at]
                 found = starfc.cluster(rows, model=model, tau1=tau1, partition=partition).labels
                 assert scores[number, place, at] == pytest.approx(score_faces(labels, found, judged))
+
+
+def test_what_is_not_there_is_not_chosen(faces):
+    rows, labels = faces[0][:300], faces[1][:300]
+    networks = dict.fromkeys((0.0, 0.5, 1.0), load_shipped())
+    scores, losses = Judged(Features(rows), labels, np.ones(300, bool)).score(networks)
+    assert np.isfinite(losses).tolist() == [True] * 3 + [False] * 4
+    assert np.isfinite(scores).all(axis=(1, 2, 3)).tolist() == [True] * 3 + [False] * 4
+    assert choose_setting(scores, losses).kind == "shipped"
 
 
 def test_another_kind_must_be_better_to_be_chosen():

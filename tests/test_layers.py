@@ -19,13 +19,13 @@ ORDER = [
     "neighborlists", "probes", "celljoin", "expansion", "cellknn", "knn", "background", "profiles", "facetable",
     "pairs", "relations",
     "roworder", "affinity", "convolution", "model", "memoryplan", "score", "looks", "perceptron", "relational",
-    "relational_model", "relational_training", "prune", "flowgraph", "nodemoves", "mapequation", "crowds", "refined",
-    "partition", "strays", "workdir",
+    "space", "relational_model", "relational_training", "prune", "flowgraph", "nodemoves", "mapequation", "crowds",
+    "refined", "partition", "strays", "workdir",
     "quality", "guardrails", "details", "names", "constraints", "settings", "stages", "pipeline", "calibration",
-    "sweep", "people", "sampling", "presets", "network", "subgraphs", "heldout", "checkpoints", "judging",
-    "relational_fit", "training", "estimator", "plots", "evidence", "avatars", "images", "drawing", "portraits",
-    "questions", "corrections", "journal", "export", "report", "review", "baselines", "comparison", "demo", "terminal",
-    "commands", "cli", "__main__",
+    "sweep", "people", "space_training", "sampling", "presets", "network", "subgraphs", "heldout", "checkpoints",
+    "judging", "relational_fit", "training", "estimator", "plots", "evidence", "avatars", "images", "drawing",
+    "portraits", "questions", "corrections", "journal", "export", "report", "review", "baselines", "comparison", "demo",
+    "terminal", "commands", "cli", "__main__",
 ]  # fmt: skip
 ROOT = Path(starfc.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")

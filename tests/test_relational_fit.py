@@ -16,10 +16,11 @@ import starfc  # noqa: E402
 from starfc import judging, relational_fit  # noqa: E402
 from starfc.features import Features  # noqa: E402
 from starfc.heldout import score_faces  # noqa: E402
-from starfc.people import index_people  # noqa: E402
+from starfc.people import draw_people, index_people  # noqa: E402
 from starfc.relational import PREFERENCES, load_shipped  # noqa: E402
-from starfc.relational_fit import divide_rounds, draw_people, gather_judged, split_at  # noqa: E402
-from starfc.relational_model import make_model, open_network  # noqa: E402
+from starfc.relational_fit import divide_rounds, gather_judged, split_at  # noqa: E402
+from starfc.relational_model import make_model, open_network, open_space  # noqa: E402
+from starfc.space_training import learn_space  # noqa: E402
 from starfc.synth import make_faces  # noqa: E402
 from starfc.training import train  # noqa: E402
 
@@ -112,16 +113,24 @@ def test_training_says_what_it_did_and_repeats(faces, small, tmp_path):
     assert len(facts["history"]) == 3 and len(reports) == 6
     assert "round 1/3" in str(reports[0])
     assert 0 < facts["pairwise_f"] <= 1 and 0 < facts["bcubed_f"] <= 1
-    assert set(facts["history"][0]["scores"]) == {"shipped", "leaning", "fitted", "advised", "combined"}
+    assert set(facts["history"][0]["scores"]) == set(judging.KINDS)
     assert model.config.scorer in ("relational", "combined")
     starfc.cluster(faces[0], model=model)
 
 
 @pytest.mark.parametrize(
-    ("kind", "share", "weight"),
-    [("shipped", 0, None), ("leaning", 0.5, None), ("fitted", 1, None), ("advised", 0.5, 0.25), ("combined", 1, 0.5)],
+    ("kind", "share", "weight", "change"),
+    [
+        ("shipped", 0, None, 0),
+        ("leaning", 0.5, None, 0),
+        ("fitted", 1, None, 0),
+        ("advised", 0.5, 0.25, 0),
+        ("combined", 1, 0.5, 0),
+        ("half mapped", 0.5, None, 0.5),
+        ("mapped", 0.5, None, 1),
+    ],
 )
-def test_a_model_is_made_of_what_was_chosen(faces, small, monkeypatch, kind, share, weight):
+def test_a_model_is_made_of_what_was_chosen(faces, index, small, monkeypatch, kind, share, weight, change):
     """Its network against one that is fitted with nobody held out: none, half or all of what that one has learned."""
     whole = open_network(train(*faces, threads=1, held_out=0.0)).second
     choice = judging.Choice(kind, "refined", 0.6, 0.9, 0.9)
@@ -130,6 +139,13 @@ def test_a_model_is_made_of_what_was_chosen(faces, small, monkeypatch, kind, sha
     found, known = open_network(model).second, load_shipped().second
     assert model.config.scorer == ("relational" if weight is None else "combined")
     assert weight is None or model.config.gcn_weight == weight
+    space = open_space(model, model.config.scorer)
+    assert (space is None) == (change == 0)
+    if space is not None:
+        learned = learn_space(Features(faces[0]), faces[1], index, seed=[0, relational_fit._SPACE])
+        assert np.abs(learned.change).max() > 0.01
+        np.testing.assert_allclose(space.change, change * learned.change, atol=1e-6)
+        starfc.cluster(faces[0], model=model)
     inputs = np.random.default_rng(0).uniform(known.lowest, known.highest, (50, len(known.lowest)))
     before, after, now = (network.predict(inputs.astype(np.float32)) for network in (known, whole, found))
     assert np.abs(after - before).max() > 0.01

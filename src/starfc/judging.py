@@ -7,6 +7,7 @@ their faces and knows their edges, and the Choice that follows from that (`relat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +22,35 @@ from .prune import parse_edges
 from .relational import RelationalModel, score_by_relations
 from .relational_model import combine_scores
 from .score import ScoredEdges, score_edges
+from .space import Space, map_features
 
-# What a scorer is made of: the share of what was learned that is added to the shipped network, and the weight of a GCN.
+
+class Kind(NamedTuple):
+    """What a scorer is made of.
+
+    Attributes
+    ----------
+    share : float
+        Of what was learned that is added to the shipped network.
+    gcn_weight : float
+        Of a GCN beside it.
+    change : float
+        Share of the change that a space makes to the features before everything else.
+    """
+
+    share: float
+    gcn_weight: float = 0.0
+    change: float = 0.0
+
+
 KINDS = {
-    "shipped": (0.0, 0.0),
-    "leaning": (0.5, 0.0),
-    "fitted": (1.0, 0.0),
-    "advised": (0.5, 0.25),
-    "combined": (1.0, 0.5),
+    "shipped": Kind(0.0),
+    "leaning": Kind(0.5),
+    "fitted": Kind(1.0),
+    "advised": Kind(0.5, gcn_weight=0.25),
+    "combined": Kind(1.0, gcn_weight=0.5),
+    "half mapped": Kind(0.5, change=0.5),
+    "mapped": Kind(0.5, change=1.0),
 }
 _PARTITIONS = ("refined", "components")
 THRESHOLDS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -45,8 +67,8 @@ class Choice:
 
     Attributes
     ----------
-    kind : {"shipped", "leaning", "fitted", "advised", "combined"}
-        With none, half and all of what was learned; the last two with a GCN beside the second and the third.
+    kind : {"shipped", "leaning", "fitted", "advised", "combined", "half mapped", "mapped"}
+        With none, half and all of what was learned; the second and third of these with a GCN; the second in a space.
     partition : {"refined", "components"}
     tau1 : float
     pairwise_f, bcubed_f : float
@@ -81,29 +103,58 @@ class Judged:
     judged: NDArray[np.bool_]
 
     def score(
-        self, networks: dict[float, RelationalModel], gcn: Model | None = None, k: int | None = None
+        self,
+        networks: dict[float, RelationalModel],
+        gcn: Model | None = None,
+        space: Space | None = None,
+        k: int | None = None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return F scores and losses of every kind, but for those with a GCN if there is none; these come last.
+        """Return F scores and losses of every kind, NaN and infinite of those whose GCN or space there is not.
 
         The first are pairwise and BCubed F by partition and threshold, (kinds, 2, thresholds, 2); the others the mean
         cross entropy of the edges of judged faces, (kinds,). Networks are given by the share of what was learned.
         """
-        profiles = measure_profiles(self.features)
-        wanted = k or choose_k(self.features, profiles)
-        graph = build_knn(self.features, k=min(wanted, len(self.features) - 1))
+        scores = np.full((len(KINDS), len(_PARTITIONS), len(THRESHOLDS), 2), np.nan)
+        losses = np.full(len(KINDS), np.inf)
+        for change in sorted({kind.change for kind in KINDS.values()}):
+            seen = self.features
+            if change > 0:
+                if space is None:
+                    continue
+                seen = map_features(self.features, space.take_share(change))
+            scored = self._score_kinds(seen, change, networks, gcn, k)
+            for at, name in enumerate(KINDS):
+                if name in scored:
+                    losses[at] = self._measure_loss(scored[name])
+                    scores[at] = [self._score_thresholds(scored[name], partition) for partition in _PARTITIONS]
+        return scores, losses
+
+    def _score_kinds(
+        self,
+        features: Features,
+        change: float,
+        networks: dict[float, RelationalModel],
+        gcn: Model | None,
+        k: int | None,
+    ) -> dict[str, ScoredEdges]:
+        """Return the edges as every kind of one change scores them."""
+        profiles = measure_profiles(features)
+        wanted = k or choose_k(features, profiles)
+        graph = build_knn(features, k=min(wanted, len(features) - 1))
+        kinds = {name: kind for name, kind in KINDS.items() if kind.change == change}
         by_relations = {
-            share: score_by_relations(self.features, graph, model=network, profiles=profiles)
-            for share, network in networks.items()
+            share: score_by_relations(features, graph, model=networks[share], profiles=profiles)
+            for share in {kind.share for kind in kinds.values()}
         }
-        scored = [by_relations[share] for share, weight in KINDS.values() if weight == 0]
-        if gcn is not None:
+        scored = {name: by_relations[kind.share] for name, kind in kinds.items() if kind.gcn_weight == 0}
+        with_gcn = kinds.keys() - scored.keys()
+        if gcn is not None and with_gcn:
             n_near = gcn.config.n_neighbors
             near = KnnGraph(graph.neighbors[:, :n_near], graph.similarities[:, :n_near], graph.order)
-            by_gcn = score_edges(self.features, near, gcn)
-            with_gcn = [(share, weight) for share, weight in KINDS.values() if weight > 0]
-            scored += [combine_scores(by_relations[share], by_gcn, weight) for share, weight in with_gcn]
-        scores = [[self._score_thresholds(edges, part) for part in _PARTITIONS] for edges in scored]
-        return np.array(scores), np.array([self._measure_loss(edges) for edges in scored])
+            by_gcn = score_edges(features, near, gcn)
+            for name in with_gcn:
+                scored[name] = combine_scores(by_relations[kinds[name].share], by_gcn, kinds[name].gcn_weight)
+        return scored
 
     def _measure_loss(self, scored: ScoredEdges) -> float:
         """Return the mean cross entropy of the edges of judged faces."""
@@ -121,7 +172,7 @@ class Judged:
 
 
 def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> Choice:
-    """Choose by mean F scores (kinds, partitions, thresholds, 2) and losses (kinds,).
+    """Choose by mean F scores (kinds, partitions, thresholds, 2), NaN where there are none, and losses (kinds,).
 
     The kind that knows the edges best, the first of equals, unless another is clearly better: F hangs on a few large
     people, the cross entropy is of all edges. Thresholds are compared by a running mean over three, which is less at
@@ -138,6 +189,7 @@ def choose_setting(scores: NDArray[np.float64], losses: NDArray[np.float64]) -> 
     smooth = 0.25 * padded[..., :-2] + 0.5 * padded[..., 1:-1] + 0.25 * padded[..., 2:]
     smooth[np.arange(len(losses)) != losses.argmin()] -= _LEAST_GAIN
     smooth[:, 1:] -= _LEAST_GAIN_OF_COMPONENTS
+    smooth[np.isnan(smooth)] = -np.inf
     # Of equally good thresholds the highest: wrong links multiply in a collection of more people, lost ones do not.
     kind, partition, last = np.unravel_index(smooth[..., ::-1].argmax(), smooth.shape)
     at = len(THRESHOLDS) - 1 - int(last)

@@ -23,13 +23,16 @@ from .errors import InputError
 from .exact import EQUAL_WITHIN, join_exactly, search_rows
 from .features import Features, npz_names, open_npz_array
 from .progress import Progress, silent
+from .scratch import Scratch
 from .selection import mark_others
 from .steps import Steps
+from .tiles import run_tiles
 
 METHODS = ("auto", "exact", "cells")
 _EXACT_UP_TO = 24_000  # rows up to which all pairs are faster than cells (measured, d = 256)
 _FEWEST_FOR_CELLS = 2_048  # fewer rows are joined exactly whatever was asked
 _COMPARED_ROWS = 200  # of a ready-made graph, with the features
+_COMPARED_TILE = 128  # rows whose lists are compared anew at once
 _SAME_WITHIN = 0.05  # similarities may have been rounded, or be of features before they were
 
 
@@ -234,6 +237,51 @@ def require_same_faces(features: Features, graph: KnnGraph) -> None:
             f"the kNN graph's similarities differ from those of the features by {apart:.2f} (half of {len(rows)} rows"
             " by more): it is of other faces or in another order; build it from these features"
         )
+
+
+def compare_anew(
+    features: Features, graph: KnnGraph, *, scratch: Scratch | None = None, progress: Progress = silent
+) -> KnnGraph:
+    """Return the same edges with the similarities that they have by other features of the same faces, best first.
+
+    Parameters
+    ----------
+    features : Features
+        (n, d).
+    graph : KnnGraph
+        (n, k).
+    scratch : Scratch, optional
+        Where the lists are kept; in memory by default.
+    progress : callable
+        Called as ``progress("compare", done, total)``.
+
+    Returns
+    -------
+    KnnGraph
+        (n, k).
+
+    Examples
+    --------
+    >>> before = KnnGraph(np.array([[1, 2], [0, 2], [1, -1]], np.int32), np.zeros((3, 2), np.float32))
+    >>> compare_anew(Features(np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])), before).neighbors.tolist()
+    [[2, 1], [0, 2], [1, -1]]
+    """
+    place = scratch or Scratch()
+    neighbors = place.array("neighbors", graph.neighbors.shape, np.int32)
+    similarities = place.array("similarities", graph.neighbors.shape, np.float32)
+
+    def compare(start: int, stop: int) -> None:
+        listed = np.asarray(graph.neighbors[start:stop])
+        others = features.take(np.maximum(listed, 0).ravel()).reshape(*listed.shape, -1)
+        found = np.einsum("nd,nkd->nk", features.read(start, stop), others)
+        found[listed < 0] = -np.inf
+        order = np.lexsort((listed, -found))
+        ranked = np.take_along_axis(found, order, axis=1)
+        neighbors[start:stop] = np.take_along_axis(listed, order, axis=1)
+        similarities[start:stop] = np.where(np.isneginf(ranked), 0, ranked)
+
+    run_tiles(graph.n, _COMPARED_TILE, compare, "compare", progress, place.relieve)
+    return KnnGraph(neighbors, similarities, graph.order)
 
 
 def require_k(k: int, n: int) -> None:

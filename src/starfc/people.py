@@ -176,6 +176,24 @@ def index_people(
     return PersonIndex(people.astype(np.int64), offsets.astype(np.int64), rows.astype(np.int64), centers)
 
 
+def draw_people(
+    index: PersonIndex, n_faces: int, rng: np.random.Generator, *, most: int | None = None
+) -> NDArray[np.int64]:
+    """Draw people at random until they have about so many faces; return the rows of their faces, ascending.
+
+    Nobody brings more than half of them, or more than `most`.
+
+    >>> index = index_people(Features(np.eye(6)), np.arange(6) // 2)
+    >>> len(draw_people(index, 4, np.random.default_rng(0)))
+    4
+    """
+    order = rng.permutation(len(index))
+    sizes = np.diff(index.offsets)[order]
+    reached = np.cumsum(sizes if most is None else np.minimum(sizes, most))
+    n_people = max(2, int(np.searchsorted(reached, n_faces, side="left")) + 1)
+    return index.faces_of(order[:n_people], most=max(2, n_faces // 2) if most is None else most, rng=rng)
+
+
 def keep_index(
     features: Features,
     labels: NDArray[np.int64],

@@ -31,6 +31,7 @@ from .model import Model, load_model
 from .partition import partition_graph
 from .progress import Progress, silent
 from .prune import EdgeGraph, prune_edges
+from .relational_model import open_space
 from .residency import keep_within
 from .score import ScoredEdges
 from .scratch import Scratch
@@ -218,7 +219,8 @@ def cluster(
         load_constraints(constraints, n_faces=len(features)) if isinstance(constraints, str | Path) else constraints
     )
     settings = settle(features, loaded, graph, k, scorer, tau1, tau2, aggregate, edges, partition, prefer, seed)
-    if loaded is not None and settings.scorer in ("gcn", "combined"):
+    space = None if loaded is None else open_space(loaded, settings.scorer)
+    if loaded is not None and (settings.scorer in ("gcn", "combined") or space is not None):
         loaded.require_dim(features.dim)
     run = Run(progress)
     target = Path(beside) if beside is not None else Path(tempfile.gettempdir()) / "cluster"
@@ -230,6 +232,9 @@ def cluster(
         stack.enter_context(keep_within(plan.budget_bytes))  # the next plan has the same, but for what is free then
         run.check(features)
         say(plan.describe())
+        if space is not None:
+            features = run.map_features(features, space)
+            graph = graph if graph is None else run.compare_anew(features, graph)
         most = len(features) - 1 if graph is None else graph.k
         wanted = run.choose_neighbors(features, settings, loaded, most=most if k is None else None)
         if wanted != settings:

@@ -14,13 +14,14 @@ of a collection in which most have one or two.
 
 Few people teach little, and what they teach is partly of them alone. So there is a network to which only half of what
 was learned is added, the mean of old and new, with a GCN that has a quarter of the say; and one with all of it, with a
-GCN that has half.
+GCN that has half. And there is the former in a space (`space.py`), a linear map of the features that brings pictures of
+one person nearer: of half the change that it was taught, and of all of it.
 
-People are held out in turns: a share of them, then others, up to three times. Each time network and GCN learn from the
-rest, and the faces held out are clustered, by themselves and in company: by the shipped network, by the new ones, and
-by these with the GCN, at several thresholds, by components and by the refined partition. What knows their edges best on
-average is chosen, unless something else clusters them clearly better; then all is learned from everybody. The price is
-four short trainings in place of one.
+People are held out in turns: a share of them, then others, up to three times. Each time network, GCN and space learn
+from the rest, and the faces held out are clustered, by themselves and in company: by the shipped network, by the new
+ones, by these with the GCN or in the space, at several thresholds, by components and by the refined partition. What
+knows their edges best on average is chosen, unless something else clusters them clearly better; then all is learned
+from everybody. The price is four short trainings in place of one.
 """
 
 from __future__ import annotations
@@ -36,13 +37,15 @@ from numpy.typing import NDArray
 from .atomic import replacing
 from .features import Features
 from .heldout import split_people
-from .judging import KINDS, Choice, Judged, choose_setting
+from .judging import KINDS, Choice, Judged, Kind, choose_setting
 from .model import Model
-from .people import PersonIndex
+from .people import PersonIndex, draw_people
 from .progress import Progress, silent
 from .relational import BITS, PREFERENCES, RelationalModel, load_shipped
 from .relational_model import make_model
 from .relational_training import EdgeSample, fit_residual, halve_residual, sample_edges
+from .space import Space, read_space
+from .space_training import learn_space
 from .workdir import Workdir, digest_arrays
 
 _MOST_FACES = 16_000  # of a collection: more would take longer and teach the same
@@ -50,12 +53,33 @@ _MOST_FACES = 16_000  # of a collection: more would take longer and teach the sa
 _PARTS = ((1, None), (2, None), (2, None), (4, None), (4, None), (1, 4), (1, 2))
 _EDGES = 30_000  # described of a collection
 _MOST_ROUNDS = 3
-_FEWEST_FOR_GCN = 50  # people; fewer than that are all it would ever know
+_FEWEST_FOR_FEATURES = 50  # people; of fewer, what reads features would only ever know these
 # What a random number is for: streams of one seed must differ.
-_ROUND, _COLLECTION, _COMPANY = range(3)
+_ROUND, _COLLECTION, _COMPANY, _SPACE = range(4)
 
 
 TrainGcn = Callable[[str, PersonIndex], Model]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a fit has brought.
+
+    Attributes
+    ----------
+    network : RelationalModel
+    gcn : Model or None
+        To be combined with it, if that was chosen.
+    space : Space or None
+        Of the features, if that was chosen.
+    choice : Choice or None
+        None when nobody was held out. Where nobody could be, though it was asked for, the network is the one given.
+    """
+
+    network: RelationalModel
+    gcn: Model | None = None
+    space: Space | None = None
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -103,14 +127,16 @@ def train_relations(
         history.append(asdict(found))
         on_report(found)
 
-    network, gcn, choice = fit_people(features, labels, index, on_report=report, **settings)
+    fitted = fit_people(features, labels, index, on_report=report, **settings)
+    network, choice = fitted.network, fitted.choice
     is_new = "start" in network.facts
     training = facts | _list_choice(choice, is_new) | (network.facts if is_new else {}) | {"history": history}
     tau1, partition = (PREFERENCES["balanced"], "refined") if choice is None else (choice.tau1, choice.partition)
-    _, weight = KINDS["fitted" if choice is None else choice.kind]
+    gcn_weight = _find_kind(choice).gcn_weight
     return make_model(
-        network, dim=features.dim, tau1=tau1, training=training, gcn=gcn, gcn_weight=weight, partition=partition
-    )
+        network, dim=features.dim, tau1=tau1, training=training, gcn=fitted.gcn, gcn_weight=gcn_weight,
+        space=fitted.space, partition=partition,
+    )  # fmt: skip
 
 
 def fit_people(
@@ -129,8 +155,8 @@ def fit_people(
     depends_on: dict[str, Any] | None = None,
     progress: Progress = silent,
     on_report: Callable[[RoundReport], None] = lambda report: None,
-) -> tuple[RelationalModel, Model | None, Choice | None]:
-    """Fit the network to people and choose, on others, its threshold and whether a GCN is to help it.
+) -> Fitted:
+    """Fit the network to people and choose, on others, its threshold and whether a GCN or a space is to help it.
 
     Parameters
     ----------
@@ -159,16 +185,15 @@ def fit_people(
 
     Returns
     -------
-    network : RelationalModel
-    gcn : Model or None
-        To be combined with it, if that was chosen.
-    choice : Choice or None
-        None when nobody was held out. Where nobody could be, though it was asked for, the network is `start`.
+    Fitted
     """
     known = start or load_shipped()
-    describe = _Describer(features, labels, k, seed, workdir or Workdir(None), depends_on or {}, known)
+    kept = workdir or Workdir(None), depends_on or {}
+    describe = _Describer(features, labels, k, seed, *kept, known)
     fit = _Fitter(describe, known, steps, hidden, seed)
-    make_gcn = train_gcn if train_gcn is not None and len(index) >= _FEWEST_FOR_GCN else lambda name, people: None
+    are_many = len(index) >= _FEWEST_FOR_FEATURES
+    make_gcn = train_gcn if train_gcn is not None and are_many else lambda name, people: None
+    learn = _SpaceLearner(features, labels, steps, seed, *kept, progress) if are_many else lambda name, people: None
     judged: list[tuple[NDArray[np.float64], NDArray[np.float64]]] = []
     rounds = divide_rounds(index, held_out, seed)
     for number, held_out_people in enumerate(rounds):
@@ -176,9 +201,9 @@ def fit_people(
         progress("held-out people", number, len(rounds))
         fitted = fit(learned, f"round{number}") or known
         networks = {0.0: known, 0.5: halve_residual(fitted, known), 1.0: fitted}
-        gcn = make_gcn(f"round{number}", learned)
+        gcn, space = make_gcn(f"round{number}", learned), learn(f"round{number}", learned)
         seen = gather_judged(features, labels, learned, held, [seed, _COMPANY, number])
-        judged += [collection.score(networks, gcn, k) for collection in seen]
+        judged += [collection.score(networks, gcn, space, k) for collection in seen]
         scores, losses = (np.mean(figures, axis=0) for figures in zip(*judged[-len(seen) :], strict=True))
         best = scores.mean(axis=3).max(axis=(1, 2))
         on_report(RoundReport(number + 1, len(rounds), len(held), _name_kinds(best), _name_kinds(losses)))
@@ -186,19 +211,27 @@ def fit_people(
     choice = choose_setting(*(np.mean(figures, axis=0) for figures in zip(*judged, strict=True))) if judged else None
     is_unproved = choice is None and held_out > 0
     if is_unproved or (choice is not None and choice.kind == "shipped"):
-        return known, None, choice
+        return Fitted(known, choice=choice)
     network = fit(index, "all", progress)
     if network is None:
-        return known, None, None
-    share, weight = KINDS["fitted" if choice is None else choice.kind]
-    if share < 1:
+        return Fitted(known)
+    kind = _find_kind(choice)
+    if kind.share < 1:
         network = halve_residual(network, known)
-    return network, make_gcn("all", index) if weight > 0 else None, choice
+    gcn = make_gcn("all", index) if kind.gcn_weight > 0 else None
+    space = learn("all", index) if kind.change > 0 else None
+    return Fitted(network, gcn, None if space is None else space.take_share(kind.change), choice)
+
+
+def _find_kind(choice: Choice | None) -> Kind:
+    """Return what was chosen; all that was learned where there was no choice."""
+    return KINDS["fitted" if choice is None else choice.kind]
 
 
 def _name_kinds(figures: NDArray[np.float64]) -> dict[str, float]:
-    """Return figures by kind; without a GCN there are fewer."""
-    return {kind: round(float(figure), 6) for kind, figure in zip(KINDS, figures, strict=False)}
+    """Return figures by kind; without a GCN or a space there are fewer."""
+    named = zip(KINDS, figures, strict=True)
+    return {kind: round(float(figure), 6) for kind, figure in named if np.isfinite(figure)}
 
 
 def _list_choice(choice: Choice | None, is_new: bool) -> dict[str, Any]:
@@ -265,23 +298,27 @@ class _Fitter:
         )
 
 
-def draw_people(
-    index: PersonIndex, n_faces: int, rng: np.random.Generator, *, most: int | None = None
-) -> NDArray[np.int64]:
-    """Draw people at random until they have about so many faces; return the rows of their faces, ascending.
+@dataclass(frozen=True)
+class _SpaceLearner:
+    """How spaces are learned; each is kept in the work folder once it is there."""
 
-    Nobody brings more than half of them, or more than `most`.
+    features: Features
+    labels: NDArray[np.int64]
+    steps: int | None
+    seed: int
+    workdir: Workdir
+    depends_on: dict[str, Any]
+    progress: Progress
 
-    >>> from starfc.people import index_people
-    >>> index = index_people(Features(np.eye(6)), np.arange(6) // 2)
-    >>> len(draw_people(index, 4, np.random.default_rng(0)))
-    4
-    """
-    order = rng.permutation(len(index))
-    sizes = np.diff(index.offsets)[order]
-    reached = np.cumsum(sizes if most is None else np.minimum(sizes, most))
-    n_people = max(2, int(np.searchsorted(reached, n_faces, side="left")) + 1)
-    return index.faces_of(order[:n_people], most=max(2, n_faces // 2) if most is None else most, rng=rng)
+    def __call__(self, name: str, index: PersonIndex) -> Space:
+        """Learn the space of some people."""
+        seed = [self.seed, _SPACE]
+
+        def build() -> Space:
+            return learn_space(self.features, self.labels, index, steps=self.steps, seed=seed, progress=self.progress)
+
+        whose = {"people": digest_arrays(people=index.people), "steps": self.steps, "seed": seed}
+        return self.workdir.stage(f"space.{name}", self.depends_on | whose, build, _save_space, _load_space)
 
 
 def divide_rounds(index: PersonIndex, share: float, seed: int) -> list[NDArray[np.int64]]:
@@ -325,6 +362,20 @@ def _save_sample(sample: EdgeSample, path: Path) -> None:
     """Write the arrays, whole or not at all."""
     with replacing(path) as aside, aside.open("wb") as file:
         np.savez(file, allow_pickle=False, inputs=sample.inputs, targets=sample.targets)
+
+
+def _save_space(space: Space, path: Path) -> None:
+    """Write its tensors, whole or not at all."""
+    with replacing(path) as aside, aside.open("wb") as file:
+        np.savez(file, allow_pickle=False, **space.tensors)
+
+
+def _load_space(path: Path) -> Space:
+    """Read what :func:`_save_space` wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
+        found = read_space(arrays)
+    assert found is not None
+    return found
 
 
 def _load_sample(path: Path) -> EdgeSample:

@@ -7,8 +7,8 @@ of edges that both have scored: with o the log-odds of each and w the weight of 
 
 They make different mistakes: relations know the embedder and the collection only by their statistics, the GCN reads the
 features themselves. The folder is that of any model (`model.py`); its tensors are the layers of both networks of
-relations and the ranges of their inputs, and the GCN's; its configuration names the inputs of the last network, because
-it is of no use with others.
+relations and the ranges of their inputs, the GCN's, and those of the space (`space.py`) that features are mapped to
+before anything else; its configuration names the inputs of the last network, because it is of no use with others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .errors import ModelError
 from .model import Model, ModelConfig
 from .relational import RelationalModel, read_model
 from .score import ScoredEdges
+from .space import Space, read_space
 from .tiles import run_tiles
 
 SCORERS = ("relational", "combined")
@@ -38,9 +39,10 @@ def make_model(
     training: dict[str, Any],
     gcn: Model | None = None,
     gcn_weight: float = 0.5,
+    space: Space | None = None,
     partition: str = "refined",
 ) -> Model:
-    """Make a model of a network, with or without a GCN beside it, to be saved and used like any other.
+    """Make a model of a network, with a GCN beside it or in a space of its own, to be saved and used like any other.
 
     >>> from starfc.relational import load_shipped
     >>> make_model(load_shipped(), dim=128, tau1=0.6, training={}).config.scorer
@@ -52,7 +54,7 @@ def make_model(
         return Model(config, network.tensors | gcn.tensors)
     widths = tuple(len(bias) for bias in network.first.biases[:-1])
     config = ModelConfig(dim=dim, hidden=widths, scorer="relational", k=_USUAL_K, training=training, **shared)
-    return Model(config, network.tensors)
+    return Model(config, network.tensors | ({} if space is None else space.tensors))
 
 
 def open_network(model: Model) -> RelationalModel:
@@ -69,6 +71,22 @@ def open_network(model: Model) -> RelationalModel:
         return read_model(model.tensors, tuple(model.config.relations or ()), model.config.training)
     except KeyError as error:
         raise ModelError(f"the model lacks the tensor {error}; the folder is damaged, train it again") from error
+
+
+def open_space(model: Model, scorer: str) -> Space | None:
+    """Return the space that a model maps features to, checked; None if it has none, or another scorer is wanted.
+
+    >>> from starfc.relational import load_shipped
+    >>> open_space(make_model(load_shipped(), dim=128, tau1=0.6, training={}), "relational") is None
+    True
+    """
+    space = read_space(model.tensors) if scorer == model.config.scorer else None
+    if space is not None and len(space.shift) != model.config.dim:
+        raise ModelError(
+            f"the model is of dimension {model.config.dim} and its space of {len(space.shift)}; the folder is damaged,"
+            " train it again"
+        )
+    return space
 
 
 def combine_scores(relations: ScoredEdges, gcn: ScoredEdges, gcn_weight: float = 0.5) -> ScoredEdges:

@@ -151,7 +151,7 @@ def fit_network(
     -------
     Perceptron
     """
-    torch = _import_torch()
+    torch = import_torch()
     described = np.concatenate([sample.inputs for sample in samples])
     known = torch.from_numpy(_find_first_odds(described))
     lowest, highest = np.quantile(described, _RANGE, axis=0)
@@ -227,7 +227,7 @@ def fit_residual(
     >>> len(fitted.second.biases[0]) - len(load_shipped().second.biases[0])
     8
     """
-    torch = _import_torch()
+    torch = import_torch()
     _require_both_kinds(samples)
     if start.second is None:
         raise ModelError("the model has no second look, which is what is fitted; start from another one")
@@ -332,7 +332,7 @@ def _add_networks(start: Perceptron, residual: tuple[NDArray[np.float64], ...]) 
     )  # fmt: skip
 
 
-def _import_torch() -> Any:  # noqa: ANN401
+def import_torch() -> Any:  # noqa: ANN401
     """Import torch, or say how to get it."""
     try:
         import torch

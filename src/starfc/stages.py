@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from . import __version__
 from .atomic import temporary_folder
@@ -28,7 +29,7 @@ from .cellknn import BITS as CELL_BITS
 from .convolution import reads_in_place
 from .errors import InputError
 from .features import Features, map_npy
-from .knn import KnnGraph, build_knn, load_knn, prefers_cells, save_knn
+from .knn import KnnGraph, build_knn, compare_anew, load_knn, prefers_cells, save_knn
 from .memoryplan import MemoryPlan, Sizes, measure_pruning, plan_memory, require_disk
 from .model import Model
 from .profiles import Profiles, choose_k, measure_profiles
@@ -36,11 +37,12 @@ from .progress import Progress
 from .prune import count_surviving
 from .relational import BITS, SCORES, load_shipped, score_by_relations
 from .relational_model import SCORERS as RELATIONAL
-from .relational_model import combine_scores, open_network
+from .relational_model import combine_scores, open_network, open_space
 from .score import BITS as GCN_BITS
 from .score import ScoredEdges, score_by_cosine, score_edges
 from .scratch import KeptPages, Scratch, identify_boot, read_facts, remove_scratch
 from .settings import Settings
+from .space import Space, map_features
 from .tiles import run_tiles
 from .workdir import Workdir, digest_arrays, digest_features
 
@@ -61,6 +63,7 @@ class Run:
         self.notes: list[str] = []
         self.depends_on: dict[str, Any] = {}
         self.pages = Scratch()  # the mapped inputs, to be let go of when there is too much in memory
+        self._mapped: list[NDArray[Any]] = []  # what a model's space has made of the inputs
         self._profiles: Profiles | None = None
         self._temporary: Path | None = None
 
@@ -99,7 +102,7 @@ class Run:
             require_disk(self._beside.resolve().parent, plan.disk_bytes)
         self.plan = plan
         self.pages = Scratch(limit_bytes=plan.budget_bytes)
-        self.pages.watch(features.raw)
+        self.pages.watch(features.raw, *self._mapped)
         return plan
 
     def _folder(self) -> Path:
@@ -123,6 +126,40 @@ class Run:
 
         with self.timed("check"):
             run_tiles(len(features), _CHECK_ROWS, check_rows, "check", self.progress, self.pages.relieve)
+
+    def map_features(self, features: Features, space: Space) -> Features:
+        """Return the features in the model's space; in files, they are written anew by every run."""
+        with self.timed("map"), self._open_mapped() as scratch:
+            scratch.watch(features.raw)
+            mapped = map_features(features, space, scratch=scratch, progress=self.progress)
+        self._keep(mapped.raw)
+        return mapped
+
+    def compare_anew(self, features: Features, graph: KnnGraph) -> KnnGraph:
+        """Return a ready-made graph with the similarities that its edges have in the model's space."""
+        with self.timed("map"), self._open_mapped("graph") as scratch:
+            scratch.watch(features.raw, graph.neighbors)
+            compared = compare_anew(features, graph, scratch=scratch, progress=self.progress)
+        self._keep(compared.neighbors, compared.similarities)
+        return compared
+
+    def _keep(self, *mapped: NDArray[Any]) -> None:
+        """Count the pages of mapped inputs among those that may be let go of, by this plan and the next."""
+        self._mapped += mapped
+        self.pages.watch(*mapped)
+
+    @contextmanager
+    def _open_mapped(self, what: str = "features") -> Iterator[Scratch]:
+        """Yield where mapped rows go; files are gone when the block ends, but what is mapped of them stays readable."""
+        limit = self.plan.budget_bytes
+        if not self.plan.in_files:
+            yield Scratch(limit_bytes=limit)
+            return
+        folder = self._folder() / f"mapped.{what}.parts"
+        remove_scratch(folder)  # of a killed run
+        with Scratch(folder, limit_bytes=limit) as scratch:
+            yield scratch
+        remove_scratch(folder)
 
     def choose_neighbors(
         self, features: Features, settings: Settings, model: Model | None, *, most: int | None
@@ -315,6 +352,7 @@ def measure_sizes(
         graph_in_memory=graph is not None and not _is_mapped(graph.neighbors),
         dim=features.dim,
         copied_row_bytes=0 if reads_in_place(features) else 4 * features.dim,
+        mapped_row_bytes=2 * features.dim if model is not None and open_space(model, settings.scorer) else 0,
         knn="" if graph is not None else "cells" if in_cells else "exact",
         scorer=settings.scorer,
         hidden=model.config.hidden if settings.scorer in ("gcn", "combined") and model is not None else (),
@@ -344,6 +382,6 @@ def _is_mapped(array: Any) -> bool:  # noqa: ANN401
 
 def _count_kept_bytes(folder: Path) -> int:
     """Return the size of what earlier runs left in a work folder, which this one replaces; other files may be there."""
-    ours = (path for stage in ("knn", "scores", "relations", "pruning") for path in folder.glob(f"{stage}.*"))
+    ours = (path for stage in ("mapped", "knn", "scores", "relations", "pruning") for path in folder.glob(f"{stage}.*"))
     files = (file for path in ours for file in ([path] if path.is_file() else path.rglob("*")))
     return sum(file.stat().st_size for file in files if file.is_file())
