@@ -86,6 +86,7 @@ def test_a_model_clusters_what_it_sees(faces, model, tmp_path):
     """As the shipped network clusters the mapped faces; from its folder, in files, with a ready-made graph too."""
     model.save(tmp_path / "model")
     loaded = load_model(tmp_path / "model")
+    assert "Maps face vectors (dimension 32)" in (tmp_path / "model" / "README.md").read_text()
     mapped = map_features(Features(faces), open_space(loaded, "relational"))
     expected = starfc.cluster(mapped)
     assert not np.array_equal(expected.scored.neighbors, starfc.cluster(faces).scored.neighbors)

@@ -23,6 +23,7 @@ from .errors import MissingExtraError, ModelError, OutputError
 
 FORMAT_VERSION = 1
 _DIGEST = "sha256"
+SPACE = "space."  # before the names of tensors that map the features (`space.py`)
 _FILES = ("model.safetensors", "config.json", "README.md")
 _HEAD = (
     "classifier.0.weight",
@@ -140,9 +141,14 @@ class Model:
                 if config.scorer == "combined"
                 else ""
             )
+            is_mapped = any(name.startswith(SPACE) for name in self.tensors)
+            first = (
+                f"Maps face vectors (dimension {config.dim}) to a space in which pictures of one person are nearer,"
+                " then scores"
+            )
             what = (
-                f"Scores the edges of a kNN graph of face vectors by the relations of their ends"
-                f"{beside}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
+                f"{first if is_mapped else 'Scores'} the edges of a kNN graph of face vectors by the relations of"
+                f" their ends{beside}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
                 f" (k from the data, p > {config.tau1}, {config.partition}).\n\nRelations do not depend on the"
                 " embedder, but what was learned is of the people and the embedder it was trained on."
             )

@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from .errors import ModelError
 from .features import Features
+from .model import SPACE
 from .progress import Progress, silent
 from .scratch import Scratch
 from .tiles import run_tiles
 
-_CHANGE, _SHIFT = "space.change", "space.shift"
+_CHANGE, _SHIFT = f"{SPACE}change", f"{SPACE}shift"
 _TILE_ROWS = 1024  # fixed, because the bits of a product depend on its shape
 
 
