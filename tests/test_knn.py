@@ -6,7 +6,9 @@ import pytest
 from neighbors import check_neighbors, unit_rows
 from starfc.errors import InputError, OutputError
 from starfc.features import Features
-from starfc.knn import KnnGraph, build_knn, join_rows, load_knn, measure_recall, save_knn
+from starfc.knn import KnnGraph, build_knn, compare_anew, join_rows, load_knn, measure_recall, save_knn
+from starfc.scratch import Scratch
+from starfc.threads import limited_threads
 
 
 def test_rows_in_memory_are_joined_exactly():
@@ -189,3 +191,33 @@ def test_lists_that_are_no_neighbours_are_refused(tmp_path, neighbors, similarit
     )
     with pytest.raises(InputError, match=sentence):
         load_knn(tmp_path / "g.npz")
+
+
+def compare_slowly(rows, neighbors):
+    """Sort the neighbours of every row by their cosine, ties by id, none last."""
+    units = rows.astype(np.float64) / np.linalg.norm(rows.astype(np.float64), axis=1, keepdims=True)
+    lists = []
+    for i, listed in enumerate(neighbors):
+        known = [(-round(float(units[i] @ units[j]), 6), int(j)) for j in listed if j >= 0]
+        lists.append([j for _, j in sorted(known)] + [-1] * int((listed < 0).sum()))
+    return np.array(lists)
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_edges_are_compared_anew(tmp_path, monkeypatch, threads, in_files):
+    """By other features, in which some faces are copies, so that there are ties; lists end early here and there."""
+    monkeypatch.setattr("starfc.knn._COMPARED_EDGES", 700)
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.normal(size=(100, 6)), 3, axis=0).astype(np.float32)
+    neighbors = np.array([rng.permutation(np.delete(np.arange(300), i))[:7] for i in range(300)], np.int32)
+    neighbors[rng.random(300) < 0.2, 4:] = -1
+    graph = KnnGraph(neighbors, np.zeros(neighbors.shape, np.float32), np.arange(300, dtype=np.int32)[::-1])
+    scratch = Scratch(tmp_path / "work" if in_files else None)
+    with limited_threads(threads):
+        found = compare_anew(Features(rows), graph, scratch=scratch)
+    assert found.neighbors.tolist() == compare_slowly(rows, neighbors).tolist()
+    units = Features(rows).read(0, 300)
+    expected = np.einsum("nd,nkd->nk", units, units[found.neighbors])
+    np.testing.assert_allclose(found.similarities, np.where(found.neighbors < 0, 0, expected), atol=1e-6)
+    assert np.array_equal(found.order, graph.order)

@@ -1,6 +1,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from starfc import memoryplan
@@ -48,6 +49,15 @@ def test_the_plan_keeps_to_the_budget(memory_gb):
 def test_a_work_folder_means_files():
     plan = plan_memory(MILLION, in_files=True)
     assert plan.in_files and plan.disk_bytes > 4 * 256 * MILLION.n and plan.columns == 256
+
+
+def test_mapped_rows_and_a_graph_that_is_compared_anew_are_counted():
+    plain, mapped = MILLION, replace(MILLION, mapped_row_bytes=1024)
+    both = replace(mapped, compared_row_bytes=8 * 80)
+    peaks = [plan_memory(replace(sizes, hidden=())).peak_bytes for sizes in (plain, mapped, both)]
+    assert np.diff(peaks).tolist() == [1024 * MILLION.n, 640 * MILLION.n]
+    disks = [plan_memory(replace(sizes, hidden=()), in_files=True).disk_bytes for sizes in (plain, mapped, both)]
+    assert np.diff(disks).tolist() == [1024 * MILLION.n, 2 * 640 * MILLION.n]  # in the making and kept
 
 
 def test_cosine_scores_need_no_columns():

@@ -1,5 +1,11 @@
 """Maps of features, and models that see faces through one."""
 
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 
@@ -7,6 +13,7 @@ import starfc
 from starfc.errors import InputError, ModelError
 from starfc.features import Features
 from starfc.knn import build_knn, save_knn
+from starfc.memoryplan import plan_memory
 from starfc.model import Model, load_model
 from starfc.relational import PREFERENCES, load_shipped
 from starfc.relational_model import make_model, open_space
@@ -51,11 +58,13 @@ def test_what_a_map_takes_to_nothing_stays():
 
 
 def test_the_same_bits_on_any_threads_and_in_files(tmp_path):
-    space, rows = draw_space(24), np.random.default_rng(2).normal(size=(3000, 24)).astype(np.float32)
+    space, rows = draw_space(256), np.random.default_rng(2).normal(size=(3000, 256)).astype(np.float32)
+    tiles = [space.map_rows(Features(rows).read(start, start + 1024)) for start in (0, 1024, 2048)]
     with limited_threads(1):
         one = map_features(Features(rows), space).raw
     with limited_threads(2):
         two = map_features(Features(rows), space, scratch=Scratch(tmp_path / "mapped")).raw
+    assert np.array_equal(np.concatenate(tiles).astype(np.float16), one)
     assert one.dtype == two.dtype == np.float16
     assert np.array_equal(one, two)
 
@@ -97,6 +106,79 @@ def test_a_model_clusters_what_it_sees(faces, model, tmp_path):
         assert np.array_equal(found.labels, expected.labels)
     assert "map" in found.seconds
     assert not list((tmp_path / "work").glob("mapped*")), "they are of no use to anybody else"
+
+
+def test_older_versions_refuse_what_they_would_leave_out(model, tmp_path):
+    """They know format version 1, and would cluster faces as they are with a network chosen for mapped ones."""
+    model.save(tmp_path / "mapped")
+    Model(model.config, load_shipped().tensors).save(tmp_path / "plain")
+    found = [json.loads((tmp_path / name / "config.json").read_text()) for name in ("mapped", "plain")]
+    assert [config["format_version"] for config in found] == [2, 1]
+
+
+KILLED_RUN = textwrap.dedent(
+    """
+    import os, signal, sys
+    import numpy as np
+    import starfc
+    from starfc.synth import make_faces
+
+    def kill(stage, done, total):
+        if stage == sys.argv[3] and done > 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    faces = make_faces(3000, people=200, dim=32, seed=1)[0]
+    starfc.cluster(faces, model=sys.argv[1], workdir=sys.argv[2], knn_graph=sys.argv[4], threads=1, progress=kill)
+    """
+)
+
+
+def test_a_kill_while_mapping_or_comparing_changes_nothing(model, tmp_path):
+    rows = make_faces(3000, people=200, dim=32, seed=1)[0]
+    save_knn(build_knn(Features(rows), k=100), tmp_path / "graph.npz")
+    model.save(tmp_path / "model")
+    work = tmp_path / "work"
+    for stage in ("map", "compare"):
+        command = [sys.executable, "-c", KILLED_RUN, tmp_path / "model", work, stage, tmp_path / "graph.npz"]
+        assert subprocess.run(command, check=False, capture_output=True).returncode == -signal.SIGKILL
+        assert any(work.glob("*.parts")), f"the kill came before {stage} had begun"
+    settings = {"model": tmp_path / "model", "knn_graph": tmp_path / "graph.npz"}
+    expected = starfc.cluster(rows, **settings)
+    found = starfc.cluster(rows, **settings, workdir=work)
+    assert np.array_equal(found.labels, expected.labels)
+    assert np.array_equal(found.scored.scores, expected.scored.scores)
+    assert not any(work.glob("*.parts"))
+    said = []
+    again = starfc.cluster(rows, **settings, workdir=work, progress=lambda stage, done, total: said.append(stage))
+    assert np.array_equal(again.labels, expected.labels)
+    assert "compare" not in said, "the compared graph is kept"
+    assert any("compared anew" in note for note in again.notes)
+
+
+def test_what_a_killed_run_left_goes_with_the_next_of_any_kind(faces, tmp_path):
+    (tmp_path / "work" / "mapped.parts").mkdir(parents=True)
+    (tmp_path / "work" / "mapped.parts" / "mapped.npy").write_bytes(b"half")
+    starfc.cluster(faces, scorer="cosine", workdir=tmp_path / "work")
+    assert not (tmp_path / "work" / "mapped.parts").exists()
+
+
+@pytest.mark.parametrize("in_files", [False, True])
+def test_mapped_rows_are_planned_for_once(faces, model, tmp_path, monkeypatch, in_files):
+    """Before they are made, and when the number of neighbours is known, where they are there already."""
+    monkeypatch.setattr("starfc.stages.choose_k", lambda features, profiles, progress: 30)
+    asked = []
+    monkeypatch.setattr("starfc.stages.require_disk", lambda folder, n_bytes: asked.append(n_bytes))
+    planned = []
+    monkeypatch.setattr(
+        "starfc.stages.plan_memory", lambda sizes, **rest: planned.append(sizes) or plan_memory(sizes, **rest)
+    )
+    starfc.cluster(faces, model=model, workdir=tmp_path / "work" if in_files else None)
+    n_bytes = 2 * faces.size
+    rows = [sizes.mapped_row_bytes * len(faces) for sizes in planned]
+    assert rows == ([n_bytes, n_bytes] if in_files else [n_bytes, 0])
+    if in_files:
+        same = [plan_memory(sizes, in_files=True).disk_bytes for sizes in planned]
+        assert asked[0] == same[0] and asked[1] == same[1] - n_bytes
 
 
 @pytest.mark.parametrize("in_files", [False, True])

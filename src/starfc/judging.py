@@ -1,7 +1,7 @@
 """Judging: which of several scorers of relations suits held-out people, at which threshold and with which partition.
 
-In: a collection with held-out people in it (Judged), networks and a GCN. Out: how well each kind of scorer clusters
-their faces and knows their edges, and the Choice that follows from that (`relational_fit.py` says what is fitted).
+In: a collection with held-out people in it (Judged), networks, a GCN, a space. Out: how well each kind of scorer
+clusters their faces and knows their edges, and the Choice that follows (`relational_fit.py` says what is fitted).
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ class Choice:
     Attributes
     ----------
     kind : {"shipped", "leaning", "fitted", "advised", "combined", "half mapped", "mapped"}
-        With none, half and all of what was learned; the second and third of these with a GCN; the second in a space.
+        With none, half and all of what was learned; the second and third of these with a GCN; the second in half
+        of a space, and in all of it.
     partition : {"refined", "components"}
     tau1 : float
     pairwise_f, bcubed_f : float
@@ -114,34 +115,35 @@ class Judged:
         The first are pairwise and BCubed F by partition and threshold, (kinds, 2, thresholds, 2); the others the mean
         cross entropy of the edges of judged faces, (kinds,). Networks are given by the share of what was learned.
         """
+        scored: dict[str, ScoredEdges] = {}
+        for change in {kind.change for kind in KINDS.values()}:
+            kinds = {name: kind for name, kind in KINDS.items() if kind.change == change}
+            if change == 0:
+                scored |= self._score_kinds(self.features, kinds, networks, gcn, k)
+            elif space is not None:
+                scored |= self._score_kinds(
+                    map_features(self.features, space.take_share(change)), kinds, networks, gcn, k
+                )
         scores = np.full((len(KINDS), len(_PARTITIONS), len(THRESHOLDS), 2), np.nan)
         losses = np.full(len(KINDS), np.inf)
-        for change in sorted({kind.change for kind in KINDS.values()}):
-            seen = self.features
-            if change > 0:
-                if space is None:
-                    continue
-                seen = map_features(self.features, space.take_share(change))
-            scored = self._score_kinds(seen, change, networks, gcn, k)
-            for at, name in enumerate(KINDS):
-                if name in scored:
-                    losses[at] = self._measure_loss(scored[name])
-                    scores[at] = [self._score_thresholds(scored[name], partition) for partition in _PARTITIONS]
+        for at, name in enumerate(KINDS):
+            if name in scored:
+                losses[at] = self._measure_loss(scored[name])
+                scores[at] = [self._score_thresholds(scored[name], partition) for partition in _PARTITIONS]
         return scores, losses
 
     def _score_kinds(
         self,
         features: Features,
-        change: float,
+        kinds: dict[str, Kind],
         networks: dict[float, RelationalModel],
         gcn: Model | None,
         k: int | None,
     ) -> dict[str, ScoredEdges]:
-        """Return the edges as every kind of one change scores them."""
+        """Return the edges as some kinds score them, those with a GCN only if there is one."""
         profiles = measure_profiles(features)
         wanted = k or choose_k(features, profiles)
         graph = build_knn(features, k=min(wanted, len(features) - 1))
-        kinds = {name: kind for name, kind in KINDS.items() if kind.change == change}
         by_relations = {
             share: score_by_relations(features, graph, model=networks[share], profiles=profiles)
             for share in {kind.share for kind in kinds.values()}

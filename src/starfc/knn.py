@@ -32,7 +32,7 @@ METHODS = ("auto", "exact", "cells")
 _EXACT_UP_TO = 24_000  # rows up to which all pairs are faster than cells (measured, d = 256)
 _FEWEST_FOR_CELLS = 2_048  # fewer rows are joined exactly whatever was asked
 _COMPARED_ROWS = 200  # of a ready-made graph, with the features
-_COMPARED_TILE = 128  # rows whose lists are compared anew at once
+_COMPARED_EDGES = 8192  # compared anew at once, by each thread
 _SAME_WITHIN = 0.05  # similarities may have been rounded, or be of features before they were
 
 
@@ -280,7 +280,7 @@ def compare_anew(
         neighbors[start:stop] = np.take_along_axis(listed, order, axis=1)
         similarities[start:stop] = np.where(np.isneginf(ranked), 0, ranked)
 
-    run_tiles(graph.n, _COMPARED_TILE, compare, "compare", progress, place.relieve)
+    run_tiles(graph.n, max(1, _COMPARED_EDGES // graph.k), compare, "compare", progress, place.relieve)
     return KnnGraph(neighbors, similarities, graph.order)
 
 

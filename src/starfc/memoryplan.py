@@ -49,6 +49,7 @@ class Sizes:
     dim: int = 0
     copied_row_bytes: int = 0  # of a float32 copy, where kernels cannot read the features as they are
     mapped_row_bytes: int = 0  # of the features in the model's space, where it has one
+    compared_row_bytes: int = 0  # of a graph that is compared anew there
     knn: str = ""  # how the graph is built: "cells", "exact"; nothing for a graph that is there
     scorer: str = "cosine"
     hidden: tuple[int, ...] = ()  # widths of the layers of the network that scores
@@ -172,7 +173,7 @@ def plan_memory(sizes: Sizes, *, memory_gb: float | None = None, in_files: bool 
     inputs = {
         "features": 0 if sizes.features_in_memory else sizes.n * sizes.row_bytes,
         "graph": 0 if sizes.graph_in_memory else 8 * sizes.n_edges,
-        "mapped": sizes.n * sizes.mapped_row_bytes,
+        "mapped": sizes.n * (sizes.mapped_row_bytes + sizes.compared_row_bytes),
     }
     # A graph that was compared exactly is in memory whatever the plan, and stays there.
     kept = 8 * sizes.n_edges if sizes.knn == "exact" else 0
@@ -250,7 +251,7 @@ def _measure_disk(sizes: Sizes, knn: _Need, scores: _Need, pruning: _Need) -> in
     # Beside what is planned for in memory: what two ends of an edge disagree about, where passes do not read, and half
     # a group of columns, because groups are not all of one width.
     scratch = scores.whole + 9 * sizes.n_edges + 4 * sizes.n * choose_group(sizes.n) if sizes.hidden else 0
-    mapped = sizes.n * sizes.mapped_row_bytes
+    mapped = sizes.n * (sizes.mapped_row_bytes + 2 * sizes.compared_row_bytes)
     return mapped + graph + max(knn.mapped, 4 * sizes.n_edges + max(scratch, pruning.mapped))
 
 

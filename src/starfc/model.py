@@ -22,6 +22,7 @@ from .atomic import replacing_folder, require_folder_writable
 from .errors import MissingExtraError, ModelError, OutputError
 
 FORMAT_VERSION = 1
+_MAPPED_VERSION = 2  # of a model with a space, which versions that know of none would leave out
 _DIGEST = "sha256"
 SPACE = "space."  # before the names of tensors that map the features (`space.py`)
 _FILES = ("model.safetensors", "config.json", "README.md")
@@ -100,6 +101,11 @@ class Model:
                 " use features of the same embedder or train another model"
             )
 
+    @property
+    def _is_mapped(self) -> bool:
+        """Whether it maps the features before anything else (`space.py`)."""
+        return any(name.startswith(SPACE) for name in self.tensors)
+
     def save(self, folder: str | Path) -> None:
         """Write the model folder, whole or not at all."""
         require_model_target(Path(folder))
@@ -111,7 +117,7 @@ class Model:
         config = self.config
         return {
             "format": "starfc-model",
-            "format_version": FORMAT_VERSION,
+            "format_version": _MAPPED_VERSION if self._is_mapped else FORMAT_VERSION,
             "starfc_version": __version__,
             "scorer": config.scorer,
             "dim": config.dim,
@@ -141,16 +147,19 @@ class Model:
                 if config.scorer == "combined"
                 else ""
             )
-            is_mapped = any(name.startswith(SPACE) for name in self.tensors)
-            first = (
-                f"Maps face vectors (dimension {config.dim}) to a space in which pictures of one person are nearer,"
-                " then scores"
+            mapping = (
+                f"Maps face vectors (dimension {config.dim}) so that pictures of one person are nearer, then scores"
+            )
+            limits = (
+                "It is of use only for vectors of the embedder it was trained on."
+                if self._is_mapped
+                else "Relations do not depend on the embedder, but what was learned is of the people and the embedder"
+                " it was trained on."
             )
             what = (
-                f"{first if is_mapped else 'Scores'} the edges of a kNN graph of face vectors by the relations of"
-                f" their ends{beside}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
-                f" (k from the data, p > {config.tau1}, {config.partition}).\n\nRelations do not depend on the"
-                " embedder, but what was learned is of the people and the embedder it was trained on."
+                f"{mapping if self._is_mapped else 'Scores'} the edges of a kNN graph of face vectors by the relations"
+                f" of their ends{beside}.\nUse: `starfc cluster FEATURES -o OUT --model THIS_FOLDER`"
+                f" (k from the data, p > {config.tau1}, {config.partition}).\n\n{limits}"
             )
         else:
             what = (
@@ -243,9 +252,10 @@ def load_model(folder: str | Path) -> Model:
         raise ModelError(
             f"{folder / 'config.json'} is not of a starfc model; give the folder that 'starfc train -o' wrote"
         )
-    if raw.get("format_version") != FORMAT_VERSION:
+    if raw.get("format_version") not in (FORMAT_VERSION, _MAPPED_VERSION):
         raise ModelError(
-            f"model folder {folder} has format version {raw.get('format_version')}, this starfc reads {FORMAT_VERSION};"
+            f"model folder {folder} has format version {raw.get('format_version')}, this starfc reads"
+            f" {FORMAT_VERSION} and {_MAPPED_VERSION};"
             " update starfc or train again"
         )
     return Model(_config_from_json(raw, folder), tensors)

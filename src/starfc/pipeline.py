@@ -181,7 +181,7 @@ def cluster(
     knn : {"auto", "exact", "cells"}
         How the kNN graph is built.
     knn_graph : KnnGraph or path, optional
-        A ready-made graph in place of building one.
+        A ready-made graph in place of building one. Where the model maps the features, its edges are compared anew.
     recall : float
         Recall asked of an approximate kNN graph.
     workdir : path, optional
@@ -234,7 +234,6 @@ def cluster(
         say(plan.describe())
         if space is not None:
             features = run.map_features(features, space)
-            graph = graph if graph is None else run.compare_anew(features, graph)
         most = len(features) - 1 if graph is None else graph.k
         wanted = run.choose_neighbors(features, settings, loaded, most=most if k is None else None)
         if wanted != settings:

@@ -21,7 +21,8 @@ People are held out in turns: a share of them, then others, up to three times. E
 from the rest, and the faces held out are clustered, by themselves and in company: by the shipped network, by the new
 ones, by these with the GCN or in the space, at several thresholds, by components and by the refined partition. What
 knows their edges best on average is chosen, unless something else clusters them clearly better; then all is learned
-from everybody. The price is four short trainings in place of one.
+from everybody. The price is four short trainings in place of one, and three searches for the neighbours of whoever is
+judged.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -45,6 +47,7 @@ from .relational import BITS, PREFERENCES, RelationalModel, load_shipped
 from .relational_model import make_model
 from .relational_training import EdgeSample, fit_residual, halve_residual, sample_edges
 from .space import Space, read_space
+from .space_training import BITS as SPACE_BITS
 from .space_training import learn_space
 from .workdir import Workdir, digest_arrays
 
@@ -317,7 +320,8 @@ class _SpaceLearner:
         def build() -> Space:
             return learn_space(self.features, self.labels, index, steps=self.steps, seed=seed, progress=self.progress)
 
-        whose = {"people": digest_arrays(people=index.people), "steps": self.steps, "seed": seed}
+        whose: dict[str, Any] = {"people": digest_arrays(people=index.people), "steps": self.steps, "seed": seed}
+        whose |= {"bits": SPACE_BITS, "threads": numba.get_num_threads()}
         return self.workdir.stage(f"space.{name}", self.depends_on | whose, build, _save_space, _load_space)
 
 

@@ -49,12 +49,13 @@ def make_model(
     'relational'
     """
     shared: dict[str, Any] = {"tau1": tau1, "tau2": None, "partition": partition, "relations": network.inputs}
+    tensors = network.tensors | ({} if space is None else space.tensors)
     if gcn is not None:
         config = replace(gcn.config, scorer="combined", gcn_weight=gcn_weight, training=training, **shared)
-        return Model(config, network.tensors | gcn.tensors)
+        return Model(config, tensors | gcn.tensors)
     widths = tuple(len(bias) for bias in network.first.biases[:-1])
     config = ModelConfig(dim=dim, hidden=widths, scorer="relational", k=_USUAL_K, training=training, **shared)
-    return Model(config, network.tensors | ({} if space is None else space.tensors))
+    return Model(config, tensors)
 
 
 def open_network(model: Model) -> RelationalModel:

@@ -23,6 +23,7 @@ from .progress import Progress, silent
 from .relational_training import import_torch
 from .space import Space
 
+BITS = 1  # counted up when a change here changes what is learned: kept spaces are learned anew
 _STEPS = 150
 _COMPARED = 8192  # faces that a face is compared with
 _TURN = 25  # steps after which these are others, where there are more

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from . import __version__
 from .atomic import temporary_folder
@@ -49,6 +48,7 @@ from .workdir import Workdir, digest_arrays, digest_features
 logger = logging.getLogger(__name__)
 _CHECK_ROWS = 4096
 _KNN_PARTS = "knn.parts"
+_MAPPED_PARTS = "mapped.parts"
 _PRUNING_PARTS = "pruning.parts"
 
 
@@ -63,7 +63,9 @@ class Run:
         self.notes: list[str] = []
         self.depends_on: dict[str, Any] = {}
         self.pages = Scratch()  # the mapped inputs, to be let go of when there is too much in memory
-        self._mapped: list[NDArray[Any]] = []  # what a model's space has made of the inputs
+        self._space: Space | None = None  # that the features were mapped to
+        self._mapped: Features | None = None
+        self._mapped_in_files = 0  # bytes of them that are on the disk already
         self._profiles: Profiles | None = None
         self._temporary: Path | None = None
 
@@ -80,6 +82,8 @@ class Run:
         with ExitStack() as stack:
             self.workdir = Workdir.open(workdir)
             stack.enter_context(self.workdir.locked())
+            if self.workdir.folder is not None:
+                remove_scratch(self.workdir.folder / _MAPPED_PARTS)  # of a killed run
             self._stack, self._beside = stack, beside
             yield
 
@@ -95,14 +99,19 @@ class Run:
     ) -> MemoryPlan:
         """Settle how the run keeps to its memory; refuse what neither memory nor disk can hold."""
         sizes = measure_sizes(features, model, graph, method, recall, settings)
+        if self._mapped is not None and self._mapped_in_files == 0:
+            sizes = replace(sizes, mapped_row_bytes=0)  # they are in the memory of the process already
         plan = plan_memory(sizes, memory_gb=memory_gb, in_files=self.workdir.folder is not None)
         if self.workdir.folder is not None:
-            require_disk(self.workdir.folder, plan.disk_bytes - _count_kept_bytes(self.workdir.folder))
+            there = self._mapped_in_files + _count_kept_bytes(self.workdir.folder)
+            require_disk(self.workdir.folder, plan.disk_bytes - there)
         elif plan.in_files:
-            require_disk(self._beside.resolve().parent, plan.disk_bytes)
+            require_disk(self._beside.resolve().parent, plan.disk_bytes - self._mapped_in_files)
         self.plan = plan
         self.pages = Scratch(limit_bytes=plan.budget_bytes)
-        self.pages.watch(features.raw, *self._mapped)
+        self.pages.watch(features.raw)
+        if self._mapped is not None:
+            self.pages.watch(self._mapped.raw)
         return plan
 
     def _folder(self) -> Path:
@@ -128,38 +137,18 @@ class Run:
             run_tiles(len(features), _CHECK_ROWS, check_rows, "check", self.progress, self.pages.relieve)
 
     def map_features(self, features: Features, space: Space) -> Features:
-        """Return the features in the model's space; in files, they are written anew by every run."""
-        with self.timed("map"), self._open_mapped() as scratch:
+        """Return the features in the model's space; files with them are made anew by every run, and gone after it."""
+        self._space, in_files = space, self.plan.in_files
+        folder = self._folder() / _MAPPED_PARTS if in_files else None
+        with self.timed("map"), Scratch(folder, limit_bytes=self.plan.budget_bytes) as scratch:
             scratch.watch(features.raw)
             mapped = map_features(features, space, scratch=scratch, progress=self.progress)
-        self._keep(mapped.raw)
+        if folder is not None:
+            remove_scratch(folder)  # what is mapped of it stays readable
+            self._mapped_in_files = mapped.raw.nbytes
+        self._mapped = mapped
+        self.pages.watch(mapped.raw)
         return mapped
-
-    def compare_anew(self, features: Features, graph: KnnGraph) -> KnnGraph:
-        """Return a ready-made graph with the similarities that its edges have in the model's space."""
-        with self.timed("map"), self._open_mapped("graph") as scratch:
-            scratch.watch(features.raw, graph.neighbors)
-            compared = compare_anew(features, graph, scratch=scratch, progress=self.progress)
-        self._keep(compared.neighbors, compared.similarities)
-        return compared
-
-    def _keep(self, *mapped: NDArray[Any]) -> None:
-        """Count the pages of mapped inputs among those that may be let go of, by this plan and the next."""
-        self._mapped += mapped
-        self.pages.watch(*mapped)
-
-    @contextmanager
-    def _open_mapped(self, what: str = "features") -> Iterator[Scratch]:
-        """Yield where mapped rows go; files are gone when the block ends, but what is mapped of them stays readable."""
-        limit = self.plan.budget_bytes
-        if not self.plan.in_files:
-            yield Scratch(limit_bytes=limit)
-            return
-        folder = self._folder() / f"mapped.{what}.parts"
-        remove_scratch(folder)  # of a killed run
-        with Scratch(folder, limit_bytes=limit) as scratch:
-            yield scratch
-        remove_scratch(folder)
 
     def choose_neighbors(
         self, features: Features, settings: Settings, model: Model | None, *, most: int | None
@@ -217,6 +206,8 @@ class Run:
                     digest = digest_arrays(relieve, neighbors=ready.neighbors, similarities=ready.similarities)
                     order = None if ready.order is None else digest_arrays(order=ready.order)
                     self.depends_on |= {"graph": digest, "order": order}
+                if self._space is not None:
+                    ready = self._compare_anew(features, ready)
                 return KnnGraph(ready.neighbors[:, :k], ready.similarities[:, :k], ready.order)
             wanted = {"k": k, "method": method, "recall": recall, "seed": seed, "bits": CELL_BITS}
             self.depends_on |= {"knn": wanted}
@@ -232,6 +223,24 @@ class Run:
             if self.plan.in_files:
                 remove_scratch(self._folder() / _KNN_PARTS)  # what is mapped of it stays readable
             return graph
+
+    def _compare_anew(self, features: Features, graph: KnnGraph) -> KnnGraph:
+        """Return a ready-made graph with the similarities that its edges have in the model's space."""
+        self.notes.append(
+            "the model sees faces in a space of its own: the given kNN graph's edges are compared anew there, and"
+            " nobody is found who is not on its lists"
+        )
+        folder = self._folder() / _KNN_PARTS if self.plan.in_files else None
+
+        def build() -> KnnGraph:
+            with Scratch(folder, limit_bytes=self.plan.budget_bytes) as scratch:
+                scratch.watch(features.raw, graph.neighbors)
+                return compare_anew(features, graph, scratch=scratch, progress=self._progress)
+
+        compared = self.workdir.stage("knn", self.depends_on | {"compared": graph.k}, build, save_knn, load_knn)
+        if folder is not None:
+            remove_scratch(folder)  # what is mapped of it stays readable
+        return compared
 
     def get_scores(self, features: Features, graph: KnnGraph, settings: Settings, model: Model | None) -> ScoredEdges:
         """Return the scored edges, by cosine or by the model."""
@@ -343,6 +352,7 @@ def measure_sizes(
     features: Features, model: Model | None, graph: KnnGraph | None, method: str, recall: float, settings: Settings
 ) -> Sizes:
     """Return what the memory of a run depends on."""
+    is_mapped = model is not None and open_space(model, settings.scorer) is not None
     in_cells = prefers_cells(method, len(features), settings.n_neighbors, recall)
     return Sizes(
         n=len(features),
@@ -352,7 +362,8 @@ def measure_sizes(
         graph_in_memory=graph is not None and not _is_mapped(graph.neighbors),
         dim=features.dim,
         copied_row_bytes=0 if reads_in_place(features) else 4 * features.dim,
-        mapped_row_bytes=2 * features.dim if model is not None and open_space(model, settings.scorer) else 0,
+        mapped_row_bytes=2 * features.dim if is_mapped else 0,
+        compared_row_bytes=8 * graph.k if is_mapped and graph is not None else 0,
         knn="" if graph is not None else "cells" if in_cells else "exact",
         scorer=settings.scorer,
         hidden=model.config.hidden if settings.scorer in ("gcn", "combined") and model is not None else (),
@@ -382,6 +393,6 @@ def _is_mapped(array: Any) -> bool:  # noqa: ANN401
 
 def _count_kept_bytes(folder: Path) -> int:
     """Return the size of what earlier runs left in a work folder, which this one replaces; other files may be there."""
-    ours = (path for stage in ("mapped", "knn", "scores", "relations", "pruning") for path in folder.glob(f"{stage}.*"))
+    ours = (path for stage in ("knn", "scores", "relations", "pruning") for path in folder.glob(f"{stage}.*"))
     files = (file for path in ours for file in ([path] if path.is_file() else path.rglob("*")))
     return sum(file.stat().st_size for file in files if file.is_file())
