@@ -71,7 +71,7 @@ _LEAST_GAIN = 0.1  # share of what is missing that a round must bring for anothe
 _MAPPED_ROWS = 1 << 16  # rows that the lists are turned back into at once
 _MOST_FOR_ALL = 4_000_000  # rows for which all cells may be ranked
 _MOST_EXACT_BYTES = 2_000_000_000  # for which all pairs may be compared: some 500,000 rows, a quarter of an hour
-BITS = 10  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
+BITS = 11  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
 
 
 def find_neighbors(
