@@ -100,8 +100,8 @@ def find_neighbors(
         failed[level] = 1
     needed = measure_exact_bytes(len(features), features.dim, k)
     if search is not None and needed > min(_MOST_EXACT_BYTES, steps.limit_bytes or needed):
-        said = "the kNN graph has a recall of %.3f where %g was asked for; more would take hours, or too much memory"
-        _log.warning(said, search.found, recall)
+        said = "the kNN graph has a recall of %.4f where %g was asked for; more would take hours, or too much memory"
+        _log.warning(said, np.floor(search.found * 10_000) / 10_000, recall)  # not rounded up to what was asked for
         return *_finish(search, steps), cells.order
     search = None
     steps.give_back()

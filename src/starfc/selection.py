@@ -356,7 +356,7 @@ def _enclose_floor(line, most, guess):  # type: ignore[no-untyped-def]
     return low, high, n_reaching
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def _unpack_best(selection, neighbors, similarities):  # type: ignore[no-untyped-def]
     """Unpack the k best keys of every row, best first; -1 and 0 where there are fewer."""
     for row in prange(len(selection.counts)):
