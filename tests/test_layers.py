@@ -14,8 +14,8 @@ import starfc
 # Each module may import only those before it. A new file must find its place here; a folder counts as one.
 ORDER = [
     "errors", "progress", "atomic", "threads", "features", "labels", "convert", "metrics", "embedder", "synth",
-    "kernels", "masks", "selection", "workers", "tiles", "residency", "scratch", "steps", "halves", "prefetch", "exact",
-    "rowstore", "lines", "centres", "cells",
+    "kernels", "halves", "masks", "prefetch", "selection", "workers", "tiles", "residency", "scratch", "steps",
+    "panels", "exact", "rowstore", "lines", "centres", "cells",
     "neighborlists", "probes", "celljoin", "expansion", "cellknn", "knn", "background", "profiles", "facetable",
     "pairs", "relations",
     "roworder", "affinity", "convolution", "model", "memoryplan", "score", "looks", "perceptron", "relational",

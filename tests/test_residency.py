@@ -5,7 +5,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numba.core.dispatcher import Dispatcher
 
+from starfc import (
+    celljoin,
+    cellknn,
+    cells,
+    centres,
+    exact,
+    expansion,
+    lines,
+    neighborlists,
+    panels,
+    probes,
+    rowstore,
+    selection,
+)
 from starfc.residency import THREAD, keep_within, measure_rss_bytes, register_holder
 from starfc.scratch import Scratch
 from starfc.steps import Steps
@@ -101,3 +116,15 @@ def test_without_a_limit_nobody_looks():
         assert THREAD not in {thread.name for thread in threading.enumerate()}
     with keep_within(1 << 50):
         assert (THREAD in {thread.name for thread in threading.enumerate()}) == (measure_rss_bytes() > 0)
+
+
+SEARCH = (
+    cells, celljoin, cellknn, centres, exact, expansion, lines, neighborlists, panels, probes, rowstore, selection
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("module", SEARCH, ids=lambda module: module.__name__)
+def test_no_kernel_of_the_search_keeps_the_thread_from_looking(module):
+    """One that held Python's lock while it read here and there would touch pages of maps without a limit."""
+    kernels = [kernel for kernel in vars(module).values() if isinstance(kernel, Dispatcher)]
+    assert [kernel.__name__ for kernel in kernels if not kernel.targetoptions.get("nogil")] == []

@@ -131,7 +131,7 @@ def test_keys_are_sorted_best_first(n, n_different):
 @pytest.mark.parametrize("k", [1, 4])
 def test_rows_are_offered_their_lines(k):
     selection, lines = start_selection(5, k), draw_scores((3, 100), 0)
-    offer_runs(selection, np.array([4, 0, 3]), lines, 20)
+    offer_runs(selection, np.array([4, 0, 3]), lines, 20, lines.shape[1])
     offered = {row: list(zip(line, range(20, 120), strict=True)) for row, line in zip((4, 0, 3), lines, strict=True)}
     check(selection, [offered.get(row, []) for row in range(5)])
 

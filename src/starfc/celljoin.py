@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from .cells import Cells
 from .kernels import leaf
-from .lines import WORTH_BLAS, collect_members, find_line, invert_lists, lay_out, multiply_few, multiply_runs
+from .lines import collect_members, find_line, invert_lists, lay_out, multiply, multiply_runs
 from .masks import MASK_LANES, find_lowest, mark_reaching
 from .neighborlists import Lists, find_place, insert_place, open_lists
-from .rowstore import copy_range, copy_rows, read_range, take_rows
+from .panels import PANEL_LANES, count_panels
+from .rowstore import copy_rows, read_range, take_rows
 from .scratch import Scratch
 from .selection import pack_key, sharpen_floor, sort_keys, unpack_row, unpack_similarity
 from .steps import Steps, cut_evenly
@@ -38,7 +39,7 @@ _SPARSE_ROWS = 8 * _BLOCK_ROWS  # in a tile of which only some are joined, or al
 _N_TILES = 16  # into which few rows are divided, so that all threads have something to do
 _PROBE_NUMBERS = 1 << 22  # probes of a tile, beyond which it has fewer rows: they are private memory of each thread
 _SPAN_CELLS = 8192  # cells gone through before memory is let go of, where it is short
-_CHUNK_ROWS = 512  # rows taken out and multiplied at once
+_CHUNK_ROWS = 256  # rows taken out and multiplied at once
 # Products held at once, up to a column of probes. They lead all over the store: of 12 million rows some GB of pages are
 # touched for them, before any can be let go of.
 _LINE_NUMBERS = 1 << 24
@@ -266,36 +267,27 @@ def _offer_cells(store, order, starts, span, firsts, namers, here, floors, lists
     largest = 0
     for cell in range(span[0], span[1]):
         largest = max(largest, starts[cell + 1] - starts[cell])
-    dim = store.shape[1]
-    room = np.empty(_CHUNK_ROWS * largest, dtype=np.float32)  # new room for each product would take longer
-    gathered = np.empty((_CHUNK_ROWS, dim), dtype=np.float32)
-    members = np.empty((largest, dim), dtype=np.float32)
+    dim, most = store.shape[1], count_panels(largest)
+    room = np.empty((most, dim, PANEL_LANES), dtype=np.float32)  # new room for each product would take longer
+    held = np.empty(_CHUNK_ROWS * most * PANEL_LANES, dtype=np.float32)
+    gathered, everyone = np.empty((_CHUNK_ROWS, dim), dtype=np.float32), np.arange(_CHUNK_ROWS)
     for cell in range(span[0], span[1]):
-        low, high = starts[cell], starts[cell + 1]
+        low, high = members = starts[cell], starts[cell + 1]
+        panels = room[: count_panels(high - low)]
         for begin in range(firsts[cell], firsts[cell + 1], _CHUNK_ROWS):
             some = namers[begin : min(begin + _CHUNK_ROWS, firsts[cell + 1])]
-            if begin == firsts[cell]:
-                copy_range(store, low, members[: high - low])
             copy_rows(store, here[some], gathered)
-            products = room[: len(some) * (high - low)].reshape(len(some), high - low)
-            _multiply_into(gathered[: len(some)], members[: high - low], products)
-            _offer_lines(order, here, low, products, floors, some, lists)
-
-
-@njit(cache=True, nogil=True)
-def _multiply_into(rows, members, products):  # type: ignore[no-untyped-def]
-    """Set the products of rows with members; a BLAS takes longer to begin than a few rows take."""
-    if len(rows) >= WORTH_BLAS:
-        np.dot(rows, members.T, products)
-    else:
-        multiply_few(rows, members, products)
+            products = held[: len(some) * PANEL_LANES * len(panels)].reshape(len(some), -1)
+            multiply(gathered, everyone[: len(some)], store[low:high], panels, products)
+            _offer_lines(order, here, members, products, floors, some, lists)
 
 
 @leaf
-def _offer_lines(order, here, low, products, floors, some, lists):  # type: ignore[no-untyped-def]
-    """Offer the places from `low` on to some of the places `here`."""
+def _offer_lines(order, here, members, products, floors, some, lists):  # type: ignore[no-untyped-def]
+    """Offer the places from the first to the last of `members` to some of the places `here`."""
+    low, high = members
     for i in range(len(some)):
-        _offer_line(order, here[some[i]], low, products[i], floors, some[i], lists)
+        _offer_line(order, here[some[i]], low, products[i, : high - low], floors, some[i], lists)
 
 
 @leaf

@@ -71,7 +71,7 @@ _LEAST_GAIN = 0.1  # share of what is missing that a round must bring for anothe
 _MAPPED_ROWS = 1 << 16  # rows that the lists are turned back into at once
 _MOST_FOR_ALL = 4_000_000  # rows for which all cells may be ranked
 _MOST_EXACT_BYTES = 2_000_000_000  # for which all pairs may be compared: some 500,000 rows, a quarter of an hour
-BITS = 10  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
+BITS = 11  # counted up when a change of the search changes what it keeps in files: old ones are not gone on with
 
 
 def find_neighbors(
@@ -100,8 +100,8 @@ def find_neighbors(
         failed[level] = 1
     needed = measure_exact_bytes(len(features), features.dim, k)
     if search is not None and needed > min(_MOST_EXACT_BYTES, steps.limit_bytes or needed):
-        said = "the kNN graph has a recall of %.3f where %g was asked for; more would take hours, or too much memory"
-        _log.warning(said, search.found, recall)
+        said = "the kNN graph has a recall of %.4f where %g was asked for; more would take hours, or too much memory"
+        _log.warning(said, np.floor(search.found * 10_000) / 10_000, recall)  # not rounded up to what was asked for
         return *_finish(search, steps), cells.order
     search = None
     steps.give_back()

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from .kernels import leaf
 from .lines import collect_members, find_line, invert_lists, lay_out, multiply_runs
-from .rowstore import CHUNK_ROWS, copy_range, copy_rows, multiply_into
+from .masks import MASK_LANES, find_lowest, mark_reaching
+from .panels import PANEL_LANES, count_panels, multiply_panels, pack_panels
+from .rowstore import CHUNK_ROWS, copy_range, multiply_into
 from .selection import (
     Selection,
-    collect_keys,
     keep_best,
     offer_runs,
     raise_floors,
@@ -39,7 +40,7 @@ from .selection import (
 )
 from .workers import get_buffer
 
-_GATHERED_ROWS = 1024  # rows multiplied with the centres of a group at once
+_OFFERED_ROWS = 64  # rows multiplied with the centres of a group at once
 _WEAK_SHARE = 0.4  # of the rows are weak; a fifth that looks into twice as many groups costs more and finds less
 # Shares of the rows, the weakest, that look on, and into which share of the groups that the weakest look into.
 _LOOKS = (_WEAK_SHARE, 2 / 15), (0.3, 1 / 3), (0.15, 1.0)
@@ -101,20 +102,23 @@ def _assign_by_threads(rows: NDArray[np.float32], centres: NDArray[np.float32], 
 def assign_nearest(rows, centres) -> NDArray[np.int32]:  # type: ignore[no-untyped-def]
     """Return the number of each row's best centre, the first of equals, int32 (n,)."""
     labels = np.empty(len(rows), dtype=np.int32)
-    room = np.empty(min(CHUNK_ROWS, len(rows)) * len(centres), dtype=np.float32)
+    panels = np.empty((count_panels(len(centres)), rows.shape[1], PANEL_LANES), dtype=np.float32)
+    pack_panels(centres, panels)
+    scores = np.empty((min(CHUNK_ROWS, len(rows)), PANEL_LANES * len(panels)), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
-        scores = multiply_into(room, rows[start : start + CHUNK_ROWS], centres)
-        _find_largest(scores, labels[start : start + CHUNK_ROWS])
+        here = np.arange(start, min(start + CHUNK_ROWS, len(rows)))
+        multiply_panels(rows, here, panels, scores)
+        _find_largest(scores, len(centres), labels[start : start + CHUNK_ROWS])
     return labels
 
 
 @leaf
-def _find_largest(scores, places):  # type: ignore[no-untyped-def]
-    """Set where the largest number of each row stands, the first of equals."""
-    for i in range(len(scores)):
-        best = 0
-        for j in range(1, scores.shape[1]):
-            if scores[i, j] > scores[i, best]:
+def _find_largest(scores, n_centres, places):  # type: ignore[no-untyped-def]
+    """Set where the largest of the first numbers of each row stands, the first of equals."""
+    for i in range(len(places)):
+        line, best = scores[i], 0
+        for j in range(1, n_centres):
+            if line[j] > line[best]:
                 best = j
         places[i] = best
 
@@ -240,15 +244,19 @@ def _start_with_lines(lines, ends, chosen, starts, keys, best, first):  # type: 
 def _offer_groups(rows, coarse, chosen, some, best):  # type: ignore[no-untyped-def]
     """Offer the cells of the groups that some of the rows have chosen to them, group by group."""
     starts, choosers = invert_lists(chosen, len(coarse.groups))
-    gathered = np.empty((_GATHERED_ROWS, rows.shape[1]), dtype=np.float32)
-    room = np.empty(_GATHERED_ROWS * np.max(np.diff(coarse.group_starts)), dtype=np.float32)
+    most = count_panels(np.max(np.diff(coarse.group_starts)))
+    room = np.empty((most, rows.shape[1], PANEL_LANES), dtype=np.float32)
+    held = np.empty(_OFFERED_ROWS * most * PANEL_LANES, dtype=np.float32)
     for group in range(len(coarse.groups)):
         first, last = coarse.group_starts[group], coarse.group_starts[group + 1]
-        for start in range(starts[group], starts[group + 1], _GATHERED_ROWS):
-            here = some[choosers[start : min(start + _GATHERED_ROWS, starts[group + 1])]]
-            copy_rows(rows, here, gathered)
-            products = multiply_into(room, gathered[: len(here)], coarse.centres[first:last])
-            offer_runs(best, here, products, first)
+        panels = room[: count_panels(last - first)]
+        if starts[group] < starts[group + 1]:
+            pack_panels(coarse.centres[first:last], panels)
+        for start in range(starts[group], starts[group + 1], _OFFERED_ROWS):
+            here = some[choosers[start : min(start + _OFFERED_ROWS, starts[group + 1])]]
+            products = held[: len(here) * PANEL_LANES * len(panels)].reshape(len(here), -1)
+            multiply_panels(rows, here, panels, products)
+            offer_runs(best, here, products, first, last - first)
 
 
 @njit(cache=True, nogil=True)
@@ -366,31 +374,43 @@ def _choose_groups(rows, groups, edges):  # type: ignore[no-untyped-def]
 
     Those between two edges are in no order.
     """
-    first, last = edges[0], edges[-1]
-    chosen = np.empty((len(rows), last - first), dtype=np.int32)
-    keys = np.empty(len(groups), dtype=np.uint64)
-    guess = np.float32(-np.inf)
-    room = np.empty(min(CHUNK_ROWS, len(rows)) * len(groups), dtype=np.float32)
+    chosen = np.empty((len(rows), edges[-1] - edges[0]), dtype=np.int32)
+    floors, free = np.full(len(edges), -np.inf, dtype=np.float32), np.empty(len(edges), dtype=np.int64)
+    panels = np.empty((count_panels(len(groups)), rows.shape[1], PANEL_LANES), dtype=np.float32)
+    pack_panels(groups, panels)
+    products = np.empty((min(CHUNK_ROWS, len(rows)), PANEL_LANES * len(panels)), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
-        products = multiply_into(room, rows[start : start + CHUNK_ROWS], groups)
-        guess = _choose_between(products, edges, guess, keys, chosen[start : start + CHUNK_ROWS])
+        here = np.arange(start, min(start + CHUNK_ROWS, len(rows)))
+        multiply_panels(rows, here, panels, products)
+        _choose_between(products, len(groups), edges, floors, free, chosen[start : start + CHUNK_ROWS])
     return chosen
 
 
 @leaf
-def _choose_between(products, edges, guess, keys, chosen):  # type: ignore[no-untyped-def]
-    """Set which products of each row rank from the first to the last edge; return a guess for the next one."""
-    first, last = edges[0], edges[-1]
-    for i in range(len(products)):
-        guess = sharpen_floor(products[i], last, guess)
-        n_kept = collect_keys(products[i], guess, 0, keys, 0)
-        for edge in edges[::-1]:
-            if n_kept > edge > 0:
-                keep_best(keys, n_kept, edge)
-                n_kept = edge
-        for j in range(first, last):
-            chosen[i, j - first] = unpack_row(keys[j])
-    return guess
+def _choose_between(products, n_groups, edges, floors, free, chosen):  # type: ignore[no-untyped-def]
+    """Set which products of each row rank from the first to the last edge.
+
+    `floors` is what as many as each edge reach, of the row before, `free` room for where the next one goes.
+    """
+    last = len(edges) - 1
+    for i in range(len(chosen)):
+        line = products[i, :n_groups]
+        for at in range(len(edges)):
+            free[at] = edges[at - 1] if at else 0
+            if edges[at]:
+                floors[at] = sharpen_floor(line, edges[at], floors[at])
+        for begin in range(0, n_groups, MASK_LANES):
+            hits = mark_reaching(line, begin, floors[last])
+            while hits:
+                j = begin + find_lowest(hits)
+                hits &= hits - np.uint64(1)
+                at = 0
+                while at <= last and (free[at] == edges[at] or line[j] < floors[at]):
+                    at += 1  # what reaches a floor, but is one too many there by a rounding, goes behind the next edge
+                if at <= last:
+                    if at:
+                        chosen[i, free[at] - edges[0]] = j
+                    free[at] += 1
 
 
 @njit(cache=True, nogil=True)

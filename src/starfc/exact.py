@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
+from .panels import PANEL_LANES, count_panels, multiply_panels, pack_panels
 from .progress import Progress
-from .selection import LANES, Selection, finish_selection, push_rows, push_tile, start_selection
+from .selection import LANES, Selection, finish_selection, offer_runs, push_tile, start_selection
 from .workers import get_buffer, start_workers
 
 EQUAL_WITHIN = 1e-6  # rounding of a product of two float32 rows
@@ -49,9 +51,19 @@ def _search_block(
     here = queries[at : at + _QUERY_ROWS]
     for first in range(0, len(rows), _AT_ONCE):
         others = rows[first : first + _AT_ONCE]
-        products = get_buffer(len(here) * len(others)).reshape(len(here), len(others))
-        np.dot(here, others.T, out=products)
-        push_rows(selection, products, at, start + first)
+        width = PANEL_LANES * count_panels(len(others))
+        products = get_buffer(len(here) * width).reshape(len(here), width)
+        _offer_rows(selection, here, others, at, start + first, products)
+
+
+@njit(cache=True, nogil=True)
+def _offer_rows(selection, queries, rows, at, first_id, products):  # type: ignore[no-untyped-def]
+    """Offer rows from `first_id` on to the queries from `at` on; `products` is room."""
+    panels = np.empty((count_panels(len(rows)), rows.shape[1], PANEL_LANES), dtype=np.float32)
+    pack_panels(rows, panels)
+    some = np.arange(len(queries))
+    multiply_panels(queries, some, panels, products)
+    offer_runs(selection, some + at, products, first_id, len(rows))
 
 
 def join_exactly(

@@ -14,11 +14,12 @@ from numba import njit
 from numpy.typing import NDArray
 
 from .kernels import leaf
-from .rowstore import copy_range, copy_row, multiply_into, multiply_row
+from .panels import PANEL_LANES, count_panels, multiply_panels, pack_panels
+from .rowstore import copy_row, multiply_row
 from .selection import collect_keys, unpack_row
 
-_CHUNK_ROWS = 512  # rows taken out and multiplied at once
-WORTH_BLAS = 8  # rows from which a product is left to BLAS
+_CHUNK_ROWS = 256  # rows multiplied at once
+WORTH_PANELS = 8  # rows from which what they are multiplied with is packed
 
 
 @njit(cache=True, nogil=True)
@@ -70,54 +71,44 @@ def multiply_runs(stored, starts, rows, names, ends, lines) -> None:  # type: ig
     """Set the products of each row with the runs it names, run by run."""
     n_names = names.shape[1]
     firsts, pairs = invert_lists(np.ascontiguousarray(names).reshape(-1, 1), len(starts) - 1)
-    gathered = np.empty((_CHUNK_ROWS, rows.shape[1]), dtype=np.float32)
-    longest = np.max(np.diff(starts))
-    members, room = np.empty((longest, rows.shape[1]), np.float32), np.empty(_CHUNK_ROWS * longest, np.float32)
+    most = count_panels(np.max(np.diff(starts)))
+    room = np.empty((most, rows.shape[1], PANEL_LANES), dtype=np.float32)
+    held = np.empty(_CHUNK_ROWS * most * PANEL_LANES, dtype=np.float32)
     for run in range(len(starts) - 1):
         low, high = starts[run], starts[run + 1]
         for begin in range(firsts[run], firsts[run + 1], _CHUNK_ROWS):
             here = pairs[begin : min(begin + _CHUNK_ROWS, firsts[run + 1])]
-            _gather_namers(rows, here, n_names, gathered)
-            products = _multiply(gathered[: len(here)], stored[low:high], members[: high - low], room)
-            _put_in_lines(products, here, ends, lines)
+            panels = room[: count_panels(high - low)]
+            products = held[: len(here) * PANEL_LANES * len(panels)].reshape(len(here), -1)
+            multiply(rows, here // n_names, stored[low:high], panels, products)
+            _put_in_lines(products, high - low, here, ends, lines)
 
 
 @leaf
-def _gather_namers(rows, here, n_names, gathered):  # type: ignore[no-untyped-def]
-    """Copy the rows of some pairs."""
-    for i in range(len(here)):
-        copy_row(rows[here[i] // n_names], gathered[i])
-
-
-@leaf
-def _put_in_lines(products, here, ends, lines):  # type: ignore[no-untyped-def]
+def _put_in_lines(products, n_members, here, ends, lines):  # type: ignore[no-untyped-def]
     """Copy the products of some pairs to where they belong."""
-    n_names, n_members = ends.shape[1], products.shape[1]
+    n_names = ends.shape[1]
     for i in range(len(here)):
         stop = ends[here[i] // n_names, here[i] % n_names]
         copy_row(products[i], lines[stop - n_members : stop])
 
 
-@njit(cache=True, nogil=True)
-def _multiply(rows, stored, members, room):  # type: ignore[no-untyped-def]
-    """Return the products of rows with stored ones; a BLAS takes longer to begin than a few rows take.
-
-    `members` and `room` are for the stored rows as float32 and for the products.
-    """
-    if len(rows) >= WORTH_BLAS:
-        copy_range(stored, 0, members)
-        return multiply_into(room, rows, members)
-    scores = room[: len(rows) * len(stored)].reshape(len(rows), len(stored))
-    multiply_few(rows, stored, scores)
-    return scores
+@leaf
+def multiply(rows, some, stored, panels, products) -> None:  # type: ignore[no-untyped-def]
+    """Set the products of some rows with stored ones; to pack these takes longer than a few rows take."""
+    if len(some) >= WORTH_PANELS:
+        pack_panels(stored, panels)
+        multiply_panels(rows, some, panels, products)
+    else:
+        multiply_few(rows, some, stored, products)
 
 
 @leaf
-def multiply_few(rows, stored, products) -> None:  # type: ignore[no-untyped-def]
-    """Set the products of a few rows with stored ones, one by one."""
+def multiply_few(rows, some, stored, products) -> None:  # type: ignore[no-untyped-def]
+    """Set the products of a few of the rows with stored ones, one by one."""
     for j in range(len(stored)):
-        for i in range(len(rows)):
-            products[i, j] = multiply_row(rows[i], stored[j])
+        for i in range(len(some)):
+            products[i, j] = multiply_row(rows[some[i]], stored[j])
 
 
 @leaf

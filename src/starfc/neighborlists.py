@@ -60,7 +60,7 @@ def mark_fresh(lists: Lists, before: Lists | None, scratch: Scratch, steps: Step
     return fresh
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def _compare_lists(places, before, fresh):  # type: ignore[no-untyped-def]
     """Set where a list names a place that it did not name before."""
     for i in prange(len(places)):
@@ -118,7 +118,7 @@ def offer_back(lists: Lists, before: Lists | None, order: NDArray[np.int32], scr
     return better
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def _count_offers(places, fresh, counts, n_parts):  # type: ignore[no-untyped-def]
     """Add how many newly list each place, int64 (n,); each thread reads everything and counts its part of them."""
     for part in prange(n_parts):
@@ -129,7 +129,7 @@ def _count_offers(places, fresh, counts, n_parts):  # type: ignore[no-untyped-de
                     counts[places[place, i]] += 1
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def _list_offers(lists, fresh, start, free, namers, offers, n_parts):  # type: ignore[no-untyped-def]
     """Add to those who newly list a place the ones from `start` on, and their similarities; `free` is where they go."""
     for part in prange(n_parts):

@@ -39,11 +39,11 @@ def _define_prefetch(typing_context, array, row, column):  # type: ignore[no-unt
     return types.void(array, row, column), generate
 
 
-_prefetch_item: Any = intrinsic(_define_prefetch)
+prefetch_item: Any = intrinsic(_define_prefetch)
 
 
 @leaf
 def prefetch_row(array, row) -> None:  # type: ignore[no-untyped-def]
     """Ask for a row, int, of a two-dimensional array of consecutive rows; for kernels only."""
     for column in range(0, array.shape[1], _LINE_BYTES // array.itemsize):
-        _prefetch_item(array, row, column)
+        prefetch_item(array, row, column)

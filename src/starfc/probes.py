@@ -284,7 +284,7 @@ def _find_margins(
     return margins
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _set_margins(probes, owners, places, floors, queries, neighbors, similarities, margins):  # type: ignore[no-untyped-def]
     """Set the margins of all true neighbours."""
     for i in range(len(queries)):
@@ -299,7 +299,7 @@ def _set_margins(probes, owners, places, floors, queries, neighbors, similaritie
                 margins[i, j] = np.inf
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _find_score(probes, place, cell):  # type: ignore[no-untyped-def]
     """Return the score that a place has given to a cell, -inf if it has not ranked it."""
     at = find_place(probes.cells[place], cell)

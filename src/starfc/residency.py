@@ -5,7 +5,8 @@ go of the pages of all maps when half of what may be theirs is resident. They st
 way when others need the memory, and are read again when they are touched.
 
 Stages let go of pages between their tiles, too (`Scratch.relieve`), but a tile can touch more than there is room for:
-of 12 million faces, one of a join leads to every page of the stored rows, 6 GB.
+of 12 million faces, one of a join leads to every page of the stored rows, 6 GB. The thread needs Python's lock for it:
+a kernel that goes through maps must not hold it (`nogil`).
 """
 
 from __future__ import annotations

@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 
 from .kernels import leaf, leaf_with
 from .masks import MASK_LANES, find_lowest, mark_reaching
+from .prefetch import prefetch_item
 
+_AHEAD = 4  # rows whose place for what comes next is asked for: they may stand anywhere
 LANES = 64  # scores tested together for "does any of these beat the worst kept"
 # Shell's sort, by Ciura's gaps: a leaf may not call numpy's, which makes an array; as fast for 200 keys, faster for 30.
 _GAPS = 701, 301, 132, 57, 23, 10, 1
@@ -138,6 +140,11 @@ def unpack_row(key) -> np.int32:  # type: ignore[no-untyped-def]
 @leaf
 def keep_best(keys, n_keys, k) -> np.uint64:  # type: ignore[no-untyped-def]
     """Move the k largest of the first n_keys to the front (quickselect) and return the smallest of them."""
+    if n_keys == k:
+        least: np.uint64 = keys[0]
+        for i in range(1, k):
+            least = min(least, keys[i])
+        return least
     low, high = 0, n_keys - 1
     while low < high:
         pivot = keys[(low + high) >> 1]
@@ -265,10 +272,13 @@ def push_rows(selection, scores, row_start, id_start) -> None:  # type: ignore[n
 
 
 @leaf
-def offer_runs(selection, rows, lines, first_id) -> None:  # type: ignore[no-untyped-def]
-    """Give each of the rows the candidates first_id, first_id + 1, ... of its line."""
+def offer_runs(selection, rows, lines, first_id, n_ids) -> None:  # type: ignore[no-untyped-def]
+    """Give each of the rows n_ids candidates, first_id, first_id + 1, ..., with which its line begins."""
     for i in range(len(rows)):
-        offer_run(selection, rows[i], lines[i], first_id)
+        if i + _AHEAD < len(rows):
+            following = rows[i + _AHEAD]
+            prefetch_item(selection.keys, following, selection.counts[following])
+        offer_run(selection, rows[i], lines[i, :n_ids], first_id)
 
 
 # --- whole lines -----------------------------------------------------------------------------------------------------
@@ -346,7 +356,7 @@ def _enclose_floor(line, most, guess):  # type: ignore[no-untyped-def]
     return low, high, n_reaching
 
 
-@njit(cache=True, parallel=True)
+@njit(cache=True, parallel=True, nogil=True)
 def _unpack_best(selection, neighbors, similarities):  # type: ignore[no-untyped-def]
     """Unpack the k best keys of every row, best first; -1 and 0 where there are fewer."""
     for row in prange(len(selection.counts)):
