@@ -31,19 +31,21 @@ def look_elsewhere(graph, labels, cluster, barred):
 
 
 def find_slowly(graph, labels):
-    """Apply the definition to one cluster after another, twice."""
-    barred = set()
+    """Apply the definition to one cluster after another, twice, and then with more asked for."""
     sizes = np.bincount(labels)
-    candidates = range(len(sizes))
-    for _ in range(2):
-        found = set()
-        for cluster in candidates:
-            score, homes = look_elsewhere(graph, labels, cluster, barred)
-            enough = crowds._ELSEWHERE * math.log(crowds._HOMES) / math.log(homes) if homes > 1 else math.inf
-            if sizes[cluster] >= crowds._FEWEST_FACES and homes >= crowds._HOMES and score >= enough:
-                found.add(cluster)
-        candidates = barred = found
-    return [cluster in found for cluster in range(len(sizes))]
+
+    def leads_away(cluster, barred, least):
+        score, homes = look_elsewhere(graph, labels, cluster, barred)
+        enough = least * math.log(crowds._HOMES) / math.log(homes) if homes > 1 else math.inf
+        return sizes[cluster] >= crowds._FEWEST_FACES and homes >= crowds._HOMES and score >= enough
+
+    first = {cluster for cluster in range(len(sizes)) if leads_away(cluster, set(), crowds._ELSEWHERE)}
+    found = {cluster for cluster in first if leads_away(cluster, first, crowds._ELSEWHERE)}
+    of_others = [
+        look_elsewhere(graph, labels, cluster, first)[0] for cluster in labels.tolist() if cluster not in found
+    ]
+    least = max(crowds._ELSEWHERE, crowds._TIMES_OTHERS * float(np.mean(of_others or [0.0])))
+    return [cluster in found and leads_away(cluster, first, least) for cluster in range(len(sizes))]
 
 
 def make_people(n_people, size, *, blurred, others=(), alone=0):
@@ -98,6 +100,14 @@ def test_the_parts_of_one_person_are_no_crowds():
     alone = [look_elsewhere(graph, parts, part, set()) for part in range(10)]
     assert all(score >= crowds._ELSEWHERE and homes >= crowds._HOMES for score, homes in alone)
     assert not find_crowds(graph, parts).any()
+
+
+def test_noisy_people_are_no_crowd():
+    """Those of one person lead elsewhere as those of a crowd do, but so do all others, half as surely."""
+    for score, is_crowd in ((0.0, True), (0.3, False)):
+        others = [(i, (i + 6 * (1 + i % 5)) % 72, score) for i in range(72)] if score else []
+        graph, labels = make_people(12, 6, blurred=10, others=others)
+        assert find_crowds(graph, labels)[12] == is_crowd
 
 
 def test_without_faces_or_links():

@@ -51,7 +51,8 @@ def test_without_labels_finds_well_separated_people():
     rows, truth = clustered(dim=128, noise=0.4)
     clusters = starfc.cluster(rows)
     np.testing.assert_array_equal(clusters.labels, truth)
-    assert len(clusters.notes) == 1 and "80 neighbours per face, from the data" in clusters.notes[0]
+    assert len(clusters.notes) == 2 and "80 neighbours per face, from the data" in clusters.notes[0]
+    assert f"links with p > {clusters.settings.tau1:g} are kept" in clusters.notes[1]
     plain = starfc.cluster(rows, scorer="cosine")
     np.testing.assert_array_equal(plain.labels, truth)
     assert len(plain.notes) == 1 and "found from the data" in plain.notes[0]

@@ -53,6 +53,43 @@ def test_a_sure_link_ties_the_parts_of_a_person():
     assert label_refined(graph).max() < 410
 
 
+def keep_slowly(graph, modules, parts):
+    """Apply the definition of a splinter to one part after another; labels are in no order."""
+    kept = parts.copy()
+    sizes = np.bincount(parts)
+    links = [
+        (i, int(graph.targets[e]), float(graph.scores[e]))
+        for i in range(graph.n_nodes)
+        for e in range(graph.offsets[i], graph.offsets[i + 1])
+    ]
+    for part in range(len(sizes)):
+        module = modules[parts == part][0]
+        main = max(np.unique(parts[modules == module]), key=lambda other: (sizes[other], -other))
+        inside = sum(score for i, j, score in links if parts[i] == parts[j] == part)
+        to_main = sum(score for i, j, score in links if {parts[i], parts[j]} == {part, main} and part != main)
+        is_large = sizes[main] >= max(refined._FEWEST_OF_MAIN, refined._TIMES_SPLINTER * sizes[part])
+        if is_large and to_main > 0 and to_main >= inside:
+            kept[parts == part] = main
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_splinters_equal_those_of_the_definition(seed):
+    rng = np.random.default_rng(seed)
+    n, n_parts = 90, 9
+    parts = np.unique(rng.choice(n_parts, n, p=rng.dirichlet(np.full(n_parts, 0.4))), return_inverse=True)[1]
+    firsts = np.argsort(np.unique(parts, return_index=True)[1])
+    parts = np.argsort(firsts)[parts].astype(np.int64)  # numbered by first appearance
+    modules = np.unique(rng.integers(0, 3, n_parts)[parts], return_inverse=True)[1].astype(np.int32)
+    ends = rng.integers(0, n, (300, 2))
+    ends = ends[ends[:, 0] != ends[:, 1]]
+    graph = make_graph(n, [(int(i), int(j), 0.5) for i, j in np.unique(ends, axis=0)])
+    split = np.array([len(np.unique(parts[modules == module])) > 1 for module in modules])
+    found, expected = refined._keep_splinters(graph, modules, parts, split), keep_slowly(graph, modules, parts)
+    assert np.array_equal(found[:, None] == found, expected[:, None] == expected)
+    assert found[np.sort(np.unique(found, return_index=True)[1])].tolist() == list(range(found.max() + 1))
+
+
 def test_sure_links_tie_only_what_was_one_module():
     graph, truth = plant_groups(12, 20, inside=8, outside=0, seed=0)
     bridge = make_graph(

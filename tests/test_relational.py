@@ -22,7 +22,6 @@ from starfc.profiles import measure_profiles
 from starfc.prune import parse_edges
 from starfc.relational import (
     INPUTS,
-    PREFERENCES,
     RelationalModel,
     describe_again,
     find_least_discovery,
@@ -34,6 +33,7 @@ from starfc.relational import (
 )
 from starfc.relations import RELATIONS, relate_rows, survey_graph
 from starfc.scratch import Scratch
+from starfc.strictness import PREFERENCES
 from starfc.synth import make_faces
 from starfc.threads import limited_threads
 

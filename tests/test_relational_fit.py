@@ -17,10 +17,11 @@ from starfc import judging, relational_fit  # noqa: E402
 from starfc.features import Features  # noqa: E402
 from starfc.heldout import score_faces  # noqa: E402
 from starfc.people import draw_people, index_people  # noqa: E402
-from starfc.relational import PREFERENCES, load_shipped  # noqa: E402
+from starfc.relational import load_shipped  # noqa: E402
 from starfc.relational_fit import divide_rounds, gather_judged, split_at  # noqa: E402
 from starfc.relational_model import make_model, open_network, open_space  # noqa: E402
 from starfc.space_training import learn_space  # noqa: E402
+from starfc.strictness import PREFERENCES  # noqa: E402
 from starfc.synth import make_faces  # noqa: E402
 from starfc.training import train  # noqa: E402
 

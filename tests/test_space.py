@@ -15,10 +15,11 @@ from starfc.features import Features
 from starfc.knn import build_knn, save_knn
 from starfc.memoryplan import plan_memory
 from starfc.model import Model, load_model
-from starfc.relational import PREFERENCES, load_shipped
+from starfc.relational import load_shipped
 from starfc.relational_model import make_model, open_space
 from starfc.scratch import Scratch
 from starfc.space import Space, map_features, read_space
+from starfc.strictness import PREFERENCES
 from starfc.synth import make_faces
 from starfc.threads import limited_threads
 
@@ -97,7 +98,7 @@ def test_a_model_clusters_what_it_sees(faces, model, tmp_path):
     loaded = load_model(tmp_path / "model")
     assert "Maps face vectors (dimension 32)" in (tmp_path / "model" / "README.md").read_text()
     mapped = map_features(Features(faces), open_space(loaded, "relational"))
-    expected = starfc.cluster(mapped)
+    expected = starfc.cluster(mapped, scorer="relational", tau1=loaded.config.tau1)
     assert not np.array_equal(expected.scored.neighbors, starfc.cluster(faces).scored.neighbors)
     for settings in ({}, {"workdir": tmp_path / "work"}, {"workdir": tmp_path / "work"}, {"threads": 1}):
         found = starfc.cluster(faces, model=loaded, **settings)
@@ -186,7 +187,7 @@ def test_a_ready_made_graph_is_compared_anew(faces, model, tmp_path, in_files):
     """All others are on the lists of plain faces: what is nearest in the space is found among them."""
     save_knn(build_knn(Features(faces), k=399), tmp_path / "graph.npz")
     mapped = map_features(Features(faces), open_space(model, "relational"))
-    expected = starfc.cluster(mapped, knn_graph=build_knn(mapped, k=399))
+    expected = starfc.cluster(mapped, knn_graph=build_knn(mapped, k=399), scorer="relational", tau1=model.config.tau1)
     workdir = tmp_path / "work" if in_files else None
     found = starfc.cluster(faces, model=model, knn_graph=tmp_path / "graph.npz", workdir=workdir)
     np.testing.assert_allclose(found.scored.scores, expected.scored.scores, atol=0.02)

@@ -25,8 +25,9 @@ from .features import Features, reading
 from .model import Model
 from .pipeline import Clusters, cluster
 from .progress import Progress, silent
-from .relational import PREFERENCES, load_shipped
+from .relational import load_shipped
 from .relational_model import make_model
+from .strictness import PREFERENCES
 
 _TAU1 = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 _TAU2 = (None, 0.3, 0.5, 0.72, 0.85)

@@ -168,8 +168,8 @@ def cluster(
     scorer : {"gcn", "relational", "combined", "cosine"}, optional
         The model's, else "relational", or "cosine" where tau1 is given.
     tau1, tau2 : float, optional
-        Thresholds on score and intimacy; the model's. Without a model tau1 is that of `prefer`, or found from the data
-        where edges are scored by cosine, and tau2 is not used.
+        Thresholds on score and intimacy; the model's. Without a model tau1 is that of `prefer`, else found from the
+        data, and tau2 is not used.
     aggregate, edges : str, optional
         See :func:`starfc.prune.prune_edges`.
     partition : {"components", "mapequation", "refined", "dynamic"}, optional
@@ -243,6 +243,7 @@ def cluster(
         settings = run.choose_threshold(features, settings, seed)
         graph = run.get_graph(features, settings, graph, knn, recall, seed)
         scored = run.get_scores(features, graph, settings, loaded)
+        settings = run.balance(scored, settings)
         with run.timed("partition"), run.pruning(scored, settings) as scratch:
             labels = _partition(scored, settings, corrections, scratch)
     run.seconds["total"] = time.perf_counter() - run.started

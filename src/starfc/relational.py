@@ -47,8 +47,6 @@ from .score import ScoredEdges
 from .scratch import Scratch
 from .tiles import run_tiles
 
-# An edge is kept if p is above: what a user prefers, in words.
-PREFERENCES = {"precision": 0.9, "balanced": 0.7, "recall": 0.4}
 FORMAT = "starfc-relational"
 INPUTS = (*RELATIONS, *LOOKS)  # of the second network; the first has the relations alone
 SCORES = "scores0"  # the array that the scores are in, in files

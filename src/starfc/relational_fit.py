@@ -43,12 +43,13 @@ from .judging import KINDS, Choice, Judged, Kind, choose_setting
 from .model import Model
 from .people import PersonIndex, draw_people
 from .progress import Progress, silent
-from .relational import BITS, PREFERENCES, RelationalModel, load_shipped
+from .relational import BITS, RelationalModel, load_shipped
 from .relational_model import make_model
 from .relational_training import EdgeSample, fit_residual, halve_residual, sample_edges
 from .space import Space, read_space
 from .space_training import BITS as SPACE_BITS
 from .space_training import learn_space
+from .strictness import PREFERENCES
 from .workdir import Workdir, digest_arrays
 
 _MOST_FACES = 16_000  # of a collection: more would take longer and teach the same

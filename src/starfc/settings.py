@@ -15,9 +15,9 @@ from .knn import KnnGraph
 from .model import Model, ModelConfig
 from .partition import PARTITIONS
 from .prune import AGGREGATES, EDGE_KINDS
-from .relational import PREFERENCES
 from .relational_model import SCORERS as RELATIONAL
 from .relational_model import open_network
+from .strictness import PREFERENCES
 
 SCORERS = ("gcn", "relational", "combined", "cosine")
 DEFAULT_K = 80
@@ -102,8 +102,8 @@ def settle(
     if config is not None:
         tau1 = _lean(config.tau1, prefer) if tau1 is None else tau1
         tau2 = config.tau2 if tau2 is None else tau2
-    if chosen_scorer == "relational" and tau1 is None:
-        tau1 = PREFERENCES[prefer or "balanced"]
+    if chosen_scorer == "relational" and tau1 is None and prefer is not None and prefer != "balanced":
+        tau1 = PREFERENCES[prefer]  # what is balanced is found from the data
     return Settings(
         n_neighbors=_settle_neighbors(len(features), model, graph, k),
         scorer=chosen_scorer,

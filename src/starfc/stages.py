@@ -42,6 +42,7 @@ from .score import ScoredEdges, score_by_cosine, score_edges
 from .scratch import KeptPages, Scratch, identify_boot, read_facts, remove_scratch
 from .settings import Settings
 from .space import Space, map_features
+from .strictness import balance_strictness
 from .tiles import run_tiles
 from .workdir import Workdir, digest_arrays, digest_features
 
@@ -166,8 +167,8 @@ class Run:
         return replace(settings, n_neighbors=k)
 
     def choose_threshold(self, features: Features, settings: Settings, seed: int) -> Settings:
-        """Find tau_1 from the data where neither the caller nor a model gave one."""
-        if settings.tau1 is not None:
+        """Find the cosine from the data from which on edges are kept, where neither the caller nor a model gave one."""
+        if settings.tau1 is not None or settings.scorer != "cosine":
             return settings
         with self.timed("threshold"):
             found, reason = find_threshold(features, seed=seed)
@@ -306,6 +307,17 @@ class Run:
         if opened and self.workdir.folder is not None:
             return _load_scores(graph, self.workdir.folder / f"{stage}.npy")  # what was built writes into the file
         return scored
+
+    def balance(self, scored: ScoredEdges, settings: Settings) -> Settings:
+        """Find the probability from which on edges are kept, where neither the caller nor a model gave one."""
+        if settings.tau1 is not None or settings.scorer != "relational":
+            return settings
+        pages = Scratch(limit_bytes=self.plan.budget_bytes)
+        pages.watch(scored.scores)
+        with self.timed("threshold"):
+            found, n_matches = balance_strictness(scored, scratch=pages)
+        self.notes.append(f"links with p > {found:g} are kept: the median face has {n_matches:.3g} likely matches")
+        return replace(settings, tau1=found)
 
     @contextmanager
     def pruning(self, scored: ScoredEdges, settings: Settings) -> Iterator[Scratch]:
