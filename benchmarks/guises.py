@@ -2,9 +2,11 @@
 
     python benchmarks/guises.py [--data ../shared/data] [--only lfw] [--opponents infomap_cosine hac chinese_whispers]
     python benchmarks/guises.py --only lfw fiw_a --matching uneven
+    python benchmarks/guises.py --matching among
 
 Parts: people with so many faces, so many faces of each, one face of nearly everybody, one person with many faces among
-people with few, as many faces of each as chance says from 2 to 150 (both "uneven"). Guises: random projections to
+people with few, as many faces of each as chance says from 2 to 150 (both "uneven"), a few people with many faces among
+people who are there once ("among"; those of pins105 among people of lfw). Guises: random projections to
 fewer dimensions, principal components, noise, an embedder off its centre, one whose numbers are never negative. Ours
 has no option; of the opponents, each with the setting that is best for the labels of that very collection, the best
 counts. Prints markdown.
@@ -28,6 +30,9 @@ Rows = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Collection = tuple[str, Rows, Labels]
 _DENSE = 100  # faces of each of pins105 that guises are made of
+_AMONG = ((1, 60, 300), (1, 110, 800), (1, 600, 300), (1, 600, 2000), (1, 600, 5000), (2, 600, 2000), (4, 600, 2000),
+          (10, 600, 2000), (30, 600, 1500))  # people, faces of each at most, people who are there once  # fmt: skip
+_SAME = 0.5  # cosine to somebody's centre at which a face is taken for one of this person
 
 
 def normalise(rows: Rows) -> Rows:
@@ -89,6 +94,26 @@ def draw_uneven(rows: Rows, labels: Labels, seed: int) -> Iterator[tuple[str, Ro
         yield f"uneven: 2 to 150 of each, draw {draw + 1}", *take_uneven(rows, labels, rng, most)
 
 
+def draw_among(rows: Rows, labels: Labels, others: Rows, seed: int) -> Iterator[tuple[str, Rows, Labels]]:
+    """Yield a few people with many faces among others who are there once; `others` are faces of as many people."""
+    people, counts = np.unique(labels, return_counts=True)
+    largest = people[np.argsort(-counts, kind="stable")]
+    for n_people, most, n_once in _AMONG:
+        rng = np.random.default_rng([seed, n_people, most, n_once])
+        chosen = [rng.permutation(np.flatnonzero(labels == person))[:most] for person in largest[:n_people]]
+        centres = normalise(np.stack([rows[faces].mean(axis=0) for faces in chosen]))
+        strangers = rng.permutation(np.flatnonzero((others @ centres.T).max(axis=1) < _SAME))[:n_once]
+        who = np.repeat(np.arange(n_people + len(strangers)), [*map(len, chosen)] + [1] * len(strangers))
+        title = f"{n_people} of up to {most} faces among {len(strangers)} of one"
+        yield title, np.concatenate((rows[np.concatenate(chosen)], others[strangers])), who
+
+
+def take_once(rows: Rows, labels: Labels, rng: np.random.Generator) -> Rows:
+    """Take one face of everybody."""
+    order = rng.permutation(len(labels))
+    return rows[order[np.unique(labels[order], return_index=True)[1]]]
+
+
 def draw_guises(rows: Rows, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
     """Yield the rows as other embedders might have made them."""
     dim = rows.shape[1]
@@ -119,6 +144,9 @@ def open_collections(data: Path, only: list[str], seed: int) -> Iterator[Collect
             yield title, *take_part(rows, labels, rng, sizes=sizes, most=most)
         yield f"{name}, one face each, two of one in ten who have two", *take_sparse(rows, labels, rng)
         for title, *part in draw_uneven(rows, labels, seed):
+            yield f"{name}, {title}", *part
+        others = take_once(*(load_set(data, "lfw") if name == "pins105" else (rows, labels)), rng)
+        for title, *part in draw_among(rows, labels, others, seed):
             yield f"{name}, {title}", *part
         if name == "pins105":
             rows, labels = take_part(rows, labels, rng, most=_DENSE)

@@ -22,7 +22,10 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +41,9 @@ from unsupervised import name_code
 from worlds import (
     Collection,
     draw_alike_world,
+    draw_burst_world,
     draw_crowded_world,
+    draw_gathered_world,
     draw_small_world,
     draw_sparse_world,
     draw_various_world,
@@ -54,8 +59,10 @@ class World(NamedTuple):
     draw: Draw
     seed: int
     n_edges: int = 6_000  # described, at most
+    most_per_face: int | None = None
 
 
+_PER_FACE = 30  # edges described of a face of a gathered world, at most
 # How worlds are drawn, with which seeds, and how many edges of each are described.
 _PLAN: tuple[tuple[Draw, range, int], ...] = (
     (draw_world, range(160), 6_000),
@@ -69,13 +76,20 @@ _PLAN: tuple[tuple[Draw, range, int], ...] = (
     (draw_crowded_world, range(35_000, 35_200), 4_000),
     (draw_sparse_world, range(36_000, 36_400), 4_000),
     (draw_alike_world, range(37_000, 37_500), 4_000),
+    (draw_sparse_world, range(41_000, 41_200), 4_000),
+    (draw_gathered_world, range(42_000, 42_500), 4_000),
+    (draw_burst_world, range(43_000, 43_250), 4_000),
 )
 _N_NETWORKS = 2
 # Of what the second network says: it has learned what worlds are like around an edge, and real ones differ in that.
 _SHARE = 0.7
-WORLDS = [World(draw, seed, n_edges) for draw, seeds, n_edges in _PLAN for seed in seeds]
-# What the second look learns from: one in three of these, and people who vary more than any of them do.
-SEEN_AGAIN = [*WORLDS[::3], *(World(draw_various_world, seed, 5_000) for seed in range(40_000, 40_400))]
+WORLDS = [
+    World(draw, seed, n_edges, _PER_FACE if draw is draw_gathered_world else None)
+    for draw, seeds, n_edges in _PLAN
+    for seed in seeds
+]
+# What the second look learns from: one in two of these, and people who vary more than any of them do.
+SEEN_AGAIN = [*WORLDS[::2], *(World(draw_various_world, seed, 5_000) for seed in range(40_000, 40_400))]
 
 _CARD = """# The relational scorer shipped with starfc
 
@@ -115,12 +129,14 @@ def describe_world(world: World, cache: Path, model: RelationalModel | None = No
     if model is not None:
         first = digest_arrays(**model.first.name_tensors())[:12]
         code = f"{name_code('looks.py', 'perceptron.py', 'relational.py')}-{first}"
-    path = cache / code / f"{world.draw.__name__}-{world.seed}-{world.n_edges}.npz"
+    path = cache / code / f"{world.draw.__name__}-{world.seed}-{world.n_edges}-{world.most_per_face}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as kept:
             return EdgeSample(kept["inputs"], kept["targets"])
     rows, labels, _ = world.draw(world.seed)
-    sample = sample_edges(Features(rows), labels, n_edges=world.n_edges, model=model, seed=world.seed)
+    sample = sample_edges(
+        Features(rows), labels, n_edges=world.n_edges, model=model, most_per_face=world.most_per_face, seed=world.seed
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_suffix(".part.npz")
     np.savez(aside, inputs=sample.inputs, targets=sample.targets)
@@ -155,7 +171,8 @@ def train_network(
 ) -> tuple[Perceptron, dict[str, Any]]:
     """Describe worlds and fit networks to them; return their mean and what is to be told of it."""
     started = time.perf_counter()
-    samples = [describe_world(world, options.cache, model) for world in worlds]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        samples = list(pool.map(describe_world, worlds, repeat(options.cache), repeat(model), chunksize=8))
     print(f"{len(samples)} worlds described in {time.perf_counter() - started:.0f} s", flush=True)
     network = average_networks([fit_network(samples, epochs=options.epochs, seed=seed) for seed in range(_N_NETWORKS)])
     print(f"trained in {time.perf_counter() - started:.0f} s", flush=True)
@@ -183,6 +200,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=1, help="take one world in so many")
     parser.add_argument("--check", type=int, nargs=2)
     parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--jobs", type=int, default=2, help="worlds described at a time")
     parser.add_argument("--cache", type=Path, default=Path("bench/worlds"))
     options = parser.parse_args()
     if options.first:

@@ -81,6 +81,33 @@ def draw_sparse_world(seed: int, *, alike: bool = False) -> Collection:
     return draw_world(seed, n, sizes=sizes, alike=alike)
 
 
+def draw_gathered_world(seed: int) -> Collection:
+    """Draw a collection of 1 to 20 people with 20 to 500 faces among 60 to 6,000 others who have one, or a few."""
+    rng = np.random.default_rng([seed, 85])
+    many = np.exp(rng.uniform(np.log(20), np.log(MOST_FACES), int(np.exp(rng.uniform(0, np.log(20))))))
+    n_others = int(np.exp(rng.uniform(np.log(60), np.log(6000))))
+    if rng.random() < 0.25:
+        others = rng.integers(1, 6, n_others // 3)
+    else:
+        others = np.where(rng.random(n_others) < rng.choice([0.0, 0.02, 0.1], p=[0.5, 0.25, 0.25]), 2, 1)
+    sizes = np.concatenate((many.astype(np.int64), others))
+    return draw_world(seed, sizes=sizes, alike=bool(rng.random() < 0.7), various=bool(rng.random() < 0.25))
+
+
+def draw_burst_world(seed: int) -> Collection:
+    """Draw a collection in which some pictures, one in twenty to most of them, were taken several times in a row."""
+    rng = np.random.default_rng([seed, 86])
+    kind = rng.choice(3, p=[0.6, 0.2, 0.2])
+    rows, labels, facts = (draw_world, draw_small_world, draw_sparse_world)[kind](seed, alike=bool(rng.random() < 0.5))
+    kept = rng.permutation(len(rows))[: int(np.exp(rng.uniform(np.log(100), np.log(3000))))]
+    times = np.where(rng.random(len(kept)) < rng.uniform(0.05, 0.8), 1 + rng.geometric(rng.uniform(0.2, 0.8)), 1)
+    drawn = np.repeat(kept, times)
+    strength = np.exp(rng.uniform(np.log(0.02), np.log(0.4), size=len(kept))) / np.sqrt(rows.shape[1])
+    noise = np.repeat(strength, times)[:, None] * rng.standard_normal((len(drawn), rows.shape[1]))
+    order = rng.permutation(len(drawn))
+    return _normalise(rows[drawn] + noise)[order], labels[drawn][order], facts | {"n": len(drawn)}
+
+
 def draw_alike_world(seed: int) -> Collection:
     """Draw a collection of any of these kinds in which people are more alike than chance."""
     rng = np.random.default_rng([seed, 81])
