@@ -49,6 +49,19 @@ def test_unlabelled_faces_are_left_out(faces):
         sample_edges(features, labels[:-1])
 
 
+def test_no_face_makes_most_of_a_sample():
+    rows, labels = make_faces(400, people=8, dim=48, seed=3)
+    others = np.random.default_rng(0).normal(size=(400, 48)).astype(np.float32)
+    features, people = Features(np.concatenate((rows, others))), np.concatenate((labels, 8 + np.arange(400)))
+    graph = build_knn(features, k=80)
+    every = sample_edges(features, people, n_edges=10**6, graph=graph)
+    some = sample_edges(features, people, n_edges=10**6, graph=graph, most_per_face=5)
+    assert len(some.targets) <= 5 * len(features) < len(every.targets)
+    assert some.targets.mean() < every.targets.mean()  # those with fifty faces have fewer edges in it
+    listed = {row.tobytes() for row in every.inputs}
+    assert all(row.tobytes() in listed for row in some.inputs)
+
+
 def test_training_lowers_the_loss_and_repeats(faces):
     sample = sample_edges(*faces, n_edges=5000, k=20)
     short, long = (fit_network([sample], epochs=epochs, hidden=(8,)) for epochs in (1, 60))

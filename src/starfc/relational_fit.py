@@ -55,7 +55,7 @@ from .workdir import Workdir, digest_arrays
 _MOST_FACES = 16_000  # of a collection: more would take longer and teach the same
 # A collection has this part of the people, and so many faces of each at most.
 _PARTS = ((1, None), (2, None), (2, None), (4, None), (4, None), (1, 4), (1, 2))
-_EDGES = 30_000  # described of a collection
+_EDGES = 120_000  # described of a collection, at most: of 2,000 people more can be learned than 30,000 tell
 _MOST_ROUNDS = 3
 _FEWEST_FOR_FEATURES = 50  # people; of fewer, what reads features would only ever know these
 # What a random number is for: streams of one seed must differ.
@@ -260,7 +260,9 @@ class _Describer:
     ) -> None:
         self._features, self._labels, self._k, self._seed, self._start = features, labels, k, seed, start
         self._workdir = workdir
-        self._depends_on = depends_on | {"k": k, "seed": seed, "start": digest_arrays(**start.tensors), "bits": BITS}
+        self._depends_on = depends_on | {
+            "k": k, "seed": seed, "start": digest_arrays(**start.tensors), "bits": BITS, "n_edges": _EDGES,
+        }  # fmt: skip
 
     def __call__(self, name: str, rows: NDArray[np.int64]) -> EdgeSample:
         """Describe the edges among the given rows."""
