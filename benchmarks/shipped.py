@@ -46,6 +46,7 @@ from worlds import (
     draw_gathered_world,
     draw_small_world,
     draw_sparse_world,
+    draw_uneven_world,
     draw_various_world,
     draw_world,
 )
@@ -88,8 +89,13 @@ WORLDS = [
     for draw, seeds, n_edges in _PLAN
     for seed in seeds
 ]
-# What the second look learns from: one in two of these, and people who vary more than any of them do.
-SEEN_AGAIN = [*WORLDS[::2], *(World(draw_various_world, seed, 5_000) for seed in range(40_000, 40_400))]
+# What the second look learns from: one in two of these, all gathered ones, people who vary more than any of them do,
+# and more of those with many faces among people with few: without these it tore them apart.
+SEEN_AGAIN = [
+    *(world for at, world in enumerate(WORLDS) if at % 2 == 0 or world.draw is draw_gathered_world),
+    *(World(draw_various_world, seed, 5_000) for seed in range(40_000, 40_600)),
+    *(World(draw_uneven_world, seed, 5_000, _PER_FACE) for seed in range(49_000, 49_400)),
+]
 
 _CARD = """# The relational scorer shipped with starfc
 

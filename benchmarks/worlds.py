@@ -94,6 +94,19 @@ def draw_gathered_world(seed: int) -> Collection:
     return draw_world(seed, sizes=sizes, alike=bool(rng.random() < 0.7), various=bool(rng.random() < 0.25))
 
 
+def draw_uneven_world(seed: int) -> Collection:
+    """Draw a collection of 1 to 10 people with 20 to 500 faces among 60 to 3,000 who have a few, or all kinds."""
+    rng = np.random.default_rng([seed, 87])
+    n_others = int(np.exp(rng.uniform(np.log(60), np.log(3000))))
+    if rng.random() < 0.7:
+        many = np.exp(rng.uniform(np.log(20), np.log(MOST_FACES), int(np.exp(rng.uniform(0, np.log(10))))))
+        sizes = np.concatenate((many, rng.integers(2, rng.integers(4, 9), n_others)))
+    else:
+        sizes = np.exp(rng.uniform(np.log(2), np.log(rng.uniform(30, 300)), n_others // 10 + 2))
+    alike, various = bool(rng.random() < 0.7), bool(rng.random() < 0.25)
+    return draw_world(seed, sizes=sizes.astype(np.int64), alike=alike, various=various)
+
+
 def draw_burst_world(seed: int) -> Collection:
     """Draw a collection in which some pictures, one in twenty to most of them, were taken several times in a row."""
     rng = np.random.default_rng([seed, 86])
