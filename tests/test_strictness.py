@@ -17,7 +17,8 @@ def score_all(scores):
 
 
 @pytest.mark.parametrize(
-    ("matches", "tau1"), [(0, 0.7), (1, 0.7), (12, 0.7), (12 * 2**0.25, 0.65), (12 * 2**0.5, 0.6), (24, 0.5), (400, 0.5)]
+    ("matches", "tau1"),
+    [(0, 0.7), (1, 0.7), (12, 0.7), (12 * 2**0.25, 0.65), (12 * 2**0.5, 0.6), (24, 0.5), (400, 0.5)],
 )
 def test_more_matches_ask_for_less(matches, tau1):
     k = 512
