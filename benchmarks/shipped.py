@@ -12,8 +12,8 @@ worlds are of people who are not alike; real ones are, as those of the last kind
 people: a model that has hardly seen this tears them apart. In gathered worlds they are among people who are there once:
 a model that has not seen this makes clusters of the strangers. In bursts pictures were taken several times in a row.
 The second network learns from two kinds more. Worlds 900 to 1,099, 10,000 to 29,999, 38,000 to 38,999 and 44,000 to
-48,999 are never trained on. The features of the edges of each world are kept in `--cache`, under the version of the code that described them, so
-that an interrupted run goes on.
+48,999 are never trained on. The features of the edges of each world are kept in `--cache`, under the version of the
+code that described them, so that an interrupted run goes on.
 
 What is shipped is two networks, for the first sight and for the second look (`relational.py`). Each is the mean of two
 networks' log-odds, as one network; they differ in their seeds only, and where they disagree, neither knows.
