@@ -44,7 +44,7 @@ _GRAPH_K = 80
 def name_code(*others: str) -> str:
     """Return a name for the code that describes the edges of worlds, and other files of the package: their digest."""
     folder, files = Path(starfc.__file__).parent, [Path(__file__).with_name("worlds.py")]
-    for name in ("background.py", "profiles.py", "relations.py", *others):
+    for name in ("background.py", "profiles.py", "relations.py", "facetable.py", "relational_training.py", *others):
         files += sorted(path for path in folder.glob(name) if path.is_file())
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 

@@ -44,6 +44,9 @@ _CHUNK_ROWS = 32
 _BATCH = 4096
 _RESIDUAL_BATCH = 2048
 _TIMES_THROUGH = 4
+# How many times the say of an edge of the largest collection one of a small collection may have: among worlds, and
+# among collections of a user's people, where those of a few faces of everybody are far smaller than the others.
+_MOST_TIMES, _MOST_TIMES_OF_FEW = 3, 12
 _RANGE = (0.001, 0.999)  # quantiles of the training edges
 
 
@@ -123,7 +126,7 @@ def sample_edges(
         ends = start + positions // known.k, known.neighbors[start + positions // known.k, positions % known.k]
         usable = (labels[ends[0]] >= 0) & (labels[ends[1]] >= 0)
         if most_per_face is not None:
-            usable &= _draw_few(ends[0], most_per_face, rng)
+            usable[usable] = _draw_few(ends[0][usable], most_per_face, rng)
         inputs.append(found[usable])
         targets.append(labels[ends[0]][usable] == labels[ends[1]][usable])
         n_found += int(usable.sum())
@@ -174,7 +177,7 @@ def fit_network(
     lowest, highest = np.quantile(described, _RANGE, axis=0)
     inputs = np.clip(described, lowest, highest).astype(np.float32)
     targets = torch.from_numpy(np.concatenate([sample.targets for sample in samples]))
-    weights = torch.from_numpy(_weigh_samples(samples))
+    weights = torch.from_numpy(_weigh_samples(samples, _MOST_TIMES))
     # What is the same for all edges (of one collection) must not be blown up: another one will differ in it.
     mean, spread = inputs.mean(axis=0), np.maximum(inputs.std(axis=0), 0.1 * (highest - lowest) + 1e-3)
     scaled = torch.from_numpy(((inputs - mean) / spread).astype(np.float32))
@@ -255,7 +258,7 @@ def fit_residual(
     scaled = torch.from_numpy(((inputs - mean) / spread).astype(np.float32))
     known = torch.from_numpy(add_second(start.second, described))
     targets = torch.from_numpy(np.concatenate([sample.targets for sample in samples]))
-    weights = torch.from_numpy(_weigh_samples(samples))
+    weights = torch.from_numpy(_weigh_samples(samples, _MOST_TIMES_OF_FEW))
     rng = np.random.default_rng(seed)
     layers = _draw_residual(torch, len(mean), hidden, rng)
     optimizer = torch.optim.AdamW(layers, learning_rate, weight_decay=weight_decay)
@@ -358,11 +361,11 @@ def import_torch() -> Any:  # noqa: ANN401
     return torch
 
 
-def _weigh_samples(samples: list[EdgeSample]) -> NDArray[np.float32]:
-    """Give every collection the same say, but no edge more than three times that of the largest."""
+def _weigh_samples(samples: list[EdgeSample], most_times: float) -> NDArray[np.float32]:
+    """Give every collection the same say, but no edge more than `most_times` that of the largest."""
     most = max(len(sample.targets) for sample in samples)
     sizes = [len(sample.targets) for sample in samples]
-    return np.concatenate([np.full(size, most / max(size, most / 3), np.float32) for size in sizes])
+    return np.concatenate([np.full(size, most / max(size, most / most_times), np.float32) for size in sizes])
 
 
 def _make_network(torch: Any, widths: list[int]) -> Any:  # noqa: ANN401
