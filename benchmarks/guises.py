@@ -94,24 +94,37 @@ def draw_uneven(rows: Rows, labels: Labels, seed: int) -> Iterator[tuple[str, Ro
         yield f"uneven: 2 to 150 of each, draw {draw + 1}", *take_uneven(rows, labels, rng, most)
 
 
-def draw_among(rows: Rows, labels: Labels, others: Rows, seed: int) -> Iterator[tuple[str, Rows, Labels]]:
-    """Yield a few people with many faces among others who are there once; `others` are faces of as many people."""
+def draw_among(
+    rows: Rows, labels: Labels, others: Rows, people_of_others: Labels | None, seed: int
+) -> Iterator[tuple[str, Rows, Labels]]:
+    """Yield a few people with many faces among others who are there once.
+
+    `others` are faces of as many people: whose, where they are of the same set; else those who look like one of the few
+    are left out.
+    """
     people, counts = np.unique(labels, return_counts=True)
     largest = people[np.argsort(-counts, kind="stable")]
     for n_people, most, n_once in _AMONG:
         rng = np.random.default_rng([seed, n_people, most, n_once])
         chosen = [rng.permutation(np.flatnonzero(labels == person))[:most] for person in largest[:n_people]]
-        centres = normalise(np.stack([rows[faces].mean(axis=0) for faces in chosen]))
-        strangers = rng.permutation(np.flatnonzero((others @ centres.T).max(axis=1) < _SAME))[:n_once]
-        who = np.repeat(np.arange(n_people + len(strangers)), [*map(len, chosen)] + [1] * len(strangers))
-        title = f"{n_people} of up to {most} faces among {len(strangers)} of one"
+        if people_of_others is None:
+            centres = normalise(np.stack([rows[faces].mean(axis=0) for faces in chosen]))
+            is_stranger = (others @ centres.T).max(axis=1) < _SAME
+        else:
+            is_stranger = ~np.isin(people_of_others, largest[:n_people])
+        if np.count_nonzero(is_stranger) < n_once:
+            continue
+        strangers = rng.permutation(np.flatnonzero(is_stranger))[:n_once]
+        who = np.repeat(np.arange(n_people + n_once), [*map(len, chosen)] + [1] * n_once)
+        title = f"{n_people} of up to {max(map(len, chosen))} faces among {n_once} of one"
         yield title, np.concatenate((rows[np.concatenate(chosen)], others[strangers])), who
 
 
-def take_once(rows: Rows, labels: Labels, rng: np.random.Generator) -> Rows:
+def take_once(rows: Rows, labels: Labels, seed: int) -> tuple[Rows, Labels]:
     """Take one face of everybody."""
-    order = rng.permutation(len(labels))
-    return rows[order[np.unique(labels[order], return_index=True)[1]]]
+    order = np.random.default_rng([seed, 1]).permutation(len(labels))
+    kept = order[np.unique(labels[order], return_index=True)[1]]
+    return rows[kept], labels[kept]
 
 
 def draw_guises(rows: Rows, rng: np.random.Generator) -> Iterator[tuple[str, Rows]]:
@@ -145,8 +158,8 @@ def open_collections(data: Path, only: list[str], seed: int) -> Iterator[Collect
         yield f"{name}, one face each, two of one in ten who have two", *take_sparse(rows, labels, rng)
         for title, *part in draw_uneven(rows, labels, seed):
             yield f"{name}, {title}", *part
-        others = take_once(*(load_set(data, "lfw") if name == "pins105" else (rows, labels)), rng)
-        for title, *part in draw_among(rows, labels, others, seed):
+        others, who = take_once(*(load_set(data, "lfw") if name == "pins105" else (rows, labels)), seed)
+        for title, *part in draw_among(rows, labels, others, None if name == "pins105" else who, seed):
             yield f"{name}, {title}", *part
         if name == "pins105":
             rows, labels = take_part(rows, labels, rng, most=_DENSE)

@@ -1,6 +1,6 @@
 """Train the model that is shipped with starfc, over the worlds of `worlds.py` and nothing else.
 
-    python benchmarks/shipped.py -o src/starfc/shipped              # 3,850 worlds; 2 hours of one core
+    python benchmarks/shipped.py -o src/starfc/shipped              # 3,850 worlds; an hour of two cores
     python benchmarks/shipped.py -o /tmp/model --every 20           # of a twentieth of them
     python benchmarks/shipped.py -o /tmp/model --check 900 915      # and its calibration on worlds it has not seen
     python benchmarks/shipped.py -o /tmp/model --first src/starfc/shipped   # the second network anew
@@ -8,7 +8,7 @@
 Every world is drawn, its kNN graph built with the k that `choose_k` takes, and some thousand of its edges described.
 Most worlds have 1,000 to 9,000 faces, the small ones 60 to 3,000, and in one of ten of these nobody has two faces. In
 sparse worlds hardly anybody has: a model that has seen few of them takes strangers for matches there, above all if
-worlds are of people who are not alike; real ones are, as those of the last kind. Crowded worlds are filled by 1 to 20
+worlds are of people who are not alike; real ones are, as those of alike worlds. Crowded worlds are filled by 1 to 20
 people: a model that has hardly seen this tears them apart. In gathered worlds they are among people who are there once:
 a model that has not seen this makes clusters of the strangers. In bursts pictures were taken several times in a row.
 The second network learns from two kinds more. Worlds 900 to 1,099, 10,000 to 29,999, 38,000 to 38,999 and 44,000 to
@@ -65,7 +65,7 @@ class World(NamedTuple):
     most_per_face: int | None = None
 
 
-_PER_FACE = 30  # edges described of a face of a gathered world, at most
+_PER_FACE = 30  # edges described of a face, at most, where a few people have nearly all edges
 # How worlds are drawn, with which seeds, and how many edges of each are described.
 _PLAN: tuple[tuple[Draw, range, int], ...] = (
     (draw_world, range(160), 6_000),
@@ -91,8 +91,8 @@ WORLDS = [
     for draw, seeds, n_edges in _PLAN
     for seed in seeds
 ]
-# What the second look learns from: one in two of these, all gathered ones, people who vary more than any of them do,
-# and more of those with many faces among people with few: without these it tore them apart.
+# What the second look learns from: one in two of these, all gathered ones, more people who vary a lot, and more of
+# those with many faces among people with few: without these it tore them apart.
 SEEN_AGAIN = [
     *(world for at, world in enumerate(WORLDS) if at % 2 == 0 or world.draw is draw_gathered_world),
     *(World(draw_various_world, seed, 5_000) for seed in range(40_000, 40_600)),

@@ -3,11 +3,12 @@
     python benchmarks/unsupervised.py [--sets lfw fiw_a pins105] [--worlds 10000 10012] [--data ../shared/data]
 
 Sets: the real ones in --data, and worlds of `worlds.py` that no model was trained on and nothing was chosen on
-(training: 0 to 249 and from 30,000 on; development: 900 to 989, 20,000 to 20,149). Ours looks at as many neighbours as
-it finds right, the opponents at 80. Ours has no option. Each opponent has its grid (`starfc.baselines`): "oracle" is
-the best of it for that set and metric, "one for all" the setting with the best mean BCubed F over all sets. k-means is
-given the true number of people. Every finished cell is kept in -o (ours only until its code or its model changes), and
-a run that was stopped goes on. Prints markdown; draws FILE.png beside the JSON.
+(training: 0 to 249 and from 30,000 on, but for development: 900 to 989, 20,000 to 20,149, 38,000 to 38,999, 44,000 to
+48,999). Ours looks at as many neighbours as it finds right, the opponents at 80. Ours has no option. Each opponent has
+its grid (`starfc.baselines`): "oracle" is the best of it for that set and metric, "one for all" the setting with the
+best mean BCubed F over all sets. k-means is given the true number of people. Every finished cell is kept in -o (ours
+only until its code or its model changes), and a run that was stopped goes on. Prints markdown; draws FILE.png beside
+the JSON.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def draw_sparse_world(seed: int, *, alike: bool = False) -> Collection:
 
 
 def draw_gathered_world(seed: int) -> Collection:
-    """Draw a collection of 1 to 20 people with 20 to 500 faces among 60 to 6,000 others who have one, or a few."""
+    """Draw 1 to 19 people with 20 to 500 faces among 60 to 6,000 who have one, or 20 to 2,000 who have a few."""
     rng = np.random.default_rng([seed, 85])
     many = np.exp(rng.uniform(np.log(20), np.log(MOST_FACES), int(np.exp(rng.uniform(0, np.log(20))))))
     n_others = int(np.exp(rng.uniform(np.log(60), np.log(6000))))
@@ -95,7 +95,7 @@ def draw_gathered_world(seed: int) -> Collection:
 
 
 def draw_uneven_world(seed: int) -> Collection:
-    """Draw a collection of 1 to 10 people with 20 to 500 faces among 60 to 3,000 who have a few, or all kinds."""
+    """Draw 1 to 9 people with 20 to 500 faces among 60 to 3,000 who have a few, or 8 to 300 people of all kinds."""
     rng = np.random.default_rng([seed, 87])
     n_others = int(np.exp(rng.uniform(np.log(60), np.log(3000))))
     if rng.random() < 0.7:
@@ -108,7 +108,7 @@ def draw_uneven_world(seed: int) -> Collection:
 
 
 def draw_burst_world(seed: int) -> Collection:
-    """Draw a collection in which some pictures, one in twenty to most of them, were taken several times in a row."""
+    """Draw a collection of pictures one in twenty to most of which were taken several times in a row."""
     rng = np.random.default_rng([seed, 86])
     kind = rng.choice(3, p=[0.6, 0.2, 0.2])
     rows, labels, facts = (draw_world, draw_small_world, draw_sparse_world)[kind](seed, alike=bool(rng.random() < 0.5))
@@ -118,7 +118,9 @@ def draw_burst_world(seed: int) -> Collection:
     strength = np.exp(rng.uniform(np.log(0.02), np.log(0.4), size=len(kept))) / np.sqrt(rows.shape[1])
     noise = np.repeat(strength, times)[:, None] * rng.standard_normal((len(drawn), rows.shape[1]))
     order = rng.permutation(len(drawn))
-    return _normalise(rows[drawn] + noise)[order], labels[drawn][order], facts | {"n": len(drawn)}
+    people, counts = np.unique(labels[drawn], return_counts=True)
+    facts |= {"n": len(drawn), "people": len(people), "singletons": float((counts == 1).mean())}
+    return _normalise(rows[drawn] + noise)[order], labels[drawn][order], facts
 
 
 def draw_alike_world(seed: int) -> Collection:

@@ -164,7 +164,7 @@ def test_labels_help_with_other_people(small):
     assert sum(own) >= sum(plain) - 0.005
 
 
-def test_nobody_held_out_leaves_the_threshold_without_labels(faces, small):
+def test_nobody_held_out_leaves_the_threshold_of_balanced(faces, small):
     model = train(*faces, threads=1, held_out=0.0, steps=3)
     assert model.config.tau1 == PREFERENCES["balanced"]
     assert model.config.training["pairwise_f"] is None

@@ -60,8 +60,8 @@ def test_what_a_map_takes_to_nothing_stays():
 
 def test_the_same_bits_on_any_threads_and_in_files(tmp_path):
     space, rows = draw_space(256), np.random.default_rng(2).normal(size=(3000, 256)).astype(np.float32)
-    tiles = [space.map_rows(Features(rows).read(start, start + 1024)) for start in (0, 1024, 2048)]
-    with limited_threads(1):
+    with limited_threads(1):  # a BLAS with two threads divides products otherwise
+        tiles = [space.map_rows(Features(rows).read(start, start + 1024)) for start in (0, 1024, 2048)]
         one = map_features(Features(rows), space).raw
     with limited_threads(2):
         two = map_features(Features(rows), space, scratch=Scratch(tmp_path / "mapped")).raw

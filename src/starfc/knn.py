@@ -33,6 +33,7 @@ _EXACT_UP_TO = 24_000  # rows up to which all pairs are faster than cells (measu
 _FEWEST_FOR_CELLS = 2_048  # fewer rows are joined exactly whatever was asked
 _COMPARED_ROWS = 200  # of a ready-made graph, with the features
 _COMPARED_EDGES = 8192  # compared anew at once, by each thread
+COMPARED_BITS = 1  # counted up when a change of that changes similarities: kept ones are made anew
 _SAME_WITHIN = 0.05  # similarities may have been rounded, or be of features before they were
 
 

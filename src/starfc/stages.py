@@ -28,7 +28,7 @@ from .cellknn import BITS as CELL_BITS
 from .convolution import reads_in_place
 from .errors import InputError
 from .features import Features, map_npy
-from .knn import KnnGraph, build_knn, compare_anew, load_knn, prefers_cells, save_knn
+from .knn import COMPARED_BITS, KnnGraph, build_knn, compare_anew, load_knn, prefers_cells, save_knn
 from .memoryplan import MemoryPlan, Sizes, measure_pruning, plan_memory, require_disk
 from .model import Model
 from .profiles import Profiles, choose_k, measure_profiles
@@ -238,7 +238,9 @@ class Run:
                 scratch.watch(features.raw, graph.neighbors)
                 return compare_anew(features, graph, scratch=scratch, progress=self._progress)
 
-        compared = self.workdir.stage("knn", self.depends_on | {"compared": graph.k}, build, save_knn, load_knn)
+        compared = self.workdir.stage(
+            "knn", self.depends_on | {"compared": graph.k, "bits": COMPARED_BITS}, build, save_knn, load_knn
+        )
         if folder is not None:
             remove_scratch(folder)  # what is mapped of it stays readable
         return compared
