@@ -34,10 +34,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
+from starfc.atomic import replacing
 from starfc.features import Features
 from starfc.perceptron import Perceptron
 from starfc.relational import RelationalModel, add_second, load_relational
 from starfc.relational_training import EdgeSample, fit_network, sample_edges
+from starfc.threads import limited_threads
 from starfc.workdir import digest_arrays
 from unsupervised import name_code
 from worlds import (
@@ -142,13 +144,12 @@ def describe_world(world: World, cache: Path, model: RelationalModel | None = No
         with np.load(path, allow_pickle=False) as kept:
             return EdgeSample(kept["inputs"], kept["targets"])
     rows, labels, _ = world.draw(world.seed)
-    sample = sample_edges(
-        Features(rows), labels, n_edges=world.n_edges, model=model, most_per_face=world.most_per_face, seed=world.seed
-    )
+    faces, most = Features(rows), world.most_per_face
+    with limited_threads(1):  # worlds are described side by side
+        sample = sample_edges(faces, labels, n_edges=world.n_edges, model=model, most_per_face=most, seed=world.seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_suffix(".part.npz")
-    np.savez(aside, inputs=sample.inputs, targets=sample.targets)
-    aside.replace(path)
+    with replacing(path) as aside, aside.open("wb") as file:
+        np.savez(file, inputs=sample.inputs, targets=sample.targets)
     return sample
 
 
