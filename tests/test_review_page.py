@@ -457,6 +457,7 @@ def test_faces_that_were_left_out(page, world):
     assert get(url, "api/summary")["n_clusters"] == people + 1
     page.press("u", "u")
     page.wait_for_actions(before + 4)
+    page.wait("return location.hash !== '#cluster/-2' && document.querySelector('#faces .tile')")
 
 
 def test_a_phone(page):

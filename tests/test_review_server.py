@@ -109,6 +109,7 @@ def test_bad_questions_get_a_sentence(app, path):
 def test_odd_but_harmless(app):
     for path in (
         "api/wall?start=999999999",
+        "api/cluster/-2",  # nobody is left out
         "api/wall?start=-4",
         "api/wall?count=0",
         "api/wall?count=-9",

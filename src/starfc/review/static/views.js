@@ -156,6 +156,7 @@ export class Cluster {
       width: narrow ? 84 : 116, tall: (wide) => wide, page: 120,
       load: async (start, count) => {
         const found = await get(`api/cluster/${this.label}`, { start, count, outliers: this.outliers ? 1 : 0 });
+        if (!found.size) throw new Error("nobody is left out");
         if (start === 0) this.show(found);
         return { total: found.size, items: found.page };
       },
