@@ -355,6 +355,8 @@ def test_unknown_endings(tmp_path):
         save_features(Features(ROWS), tmp_path / "x.txt")
     with pytest.raises(InputError, match="ends in ''"):
         load_features(tmp_path / "x")
+    with pytest.raises(InputError, match="is a folder; give a file of vectors"):
+        load_features(tmp_path)
 
 
 def test_a_dim_that_contradicts_the_file_is_refused(tmp_path):

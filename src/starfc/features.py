@@ -158,6 +158,8 @@ def load_features(path: str | Path, *, dim: int | None = None) -> Features:
     readers = {".npy": map_npy, ".npz": _map_npz, ".parquet": _read_parquet, ".fvecs": _map_fvecs}
     ending = path.suffix.lower()
     if ending not in FEATURE_ENDINGS:
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; give a file of vectors ({', '.join(FEATURE_ENDINGS)})")
         raise InputError(f"{path} ends in '{path.suffix}'; features must be one of {', '.join(FEATURE_ENDINGS)}")
     with reading(path):
         features = Features(_map_bin(path, dim) if ending == ".bin" else readers[ending](path), str(path))
