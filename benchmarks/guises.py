@@ -6,10 +6,10 @@
 
 Parts: people with so many faces, so many faces of each, one face of nearly everybody, one person with many faces among
 people with few, as many faces of each as chance says from 2 to 150 (both "uneven"), a few people with many faces among
-people who are there once ("among"; those of pins105 among people of lfw). Guises: random projections to
-fewer dimensions, principal components, noise, an embedder off its centre, one whose numbers are never negative. Ours
-has no option; of the opponents, each with the setting that is best for the labels of that very collection, the best
-counts. Prints markdown.
+people who are there once ("among"; those of pins105 among people of lfw), the smaller of these also with near-copies.
+Guises: random projections to fewer dimensions, principal components, noise, an embedder off its centre, one whose
+numbers are never negative. Ours has no option; of the opponents, each with the setting that is best for the labels of
+that very collection, the best counts. Prints markdown.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ Rows = NDArray[np.float32]
 Labels = NDArray[np.int64]
 Collection = tuple[str, Rows, Labels]
 _DENSE = 100  # faces of each of pins105 that guises are made of
-_AMONG = ((1, 60, 300), (1, 110, 800), (1, 600, 300), (1, 600, 2000), (1, 600, 5000), (2, 600, 2000), (4, 600, 2000),
-          (10, 600, 2000), (30, 600, 1500))  # people, faces of each at most, people who are there once  # fmt: skip
+_AMONG = ((1, 60, 300), (3, 50, 2000), (10, 30, 3000), (1, 110, 800), (1, 600, 300), (1, 600, 2000), (1, 600, 5000),
+          (2, 600, 2000), (4, 600, 2000), (10, 600, 2000),
+          (30, 600, 1500))  # people, faces of each at most, people who are there once  # fmt: skip
+_FEW_FACES = 110  # of each at most, where near-copies are added too
+_N_COPIES = 50
 _SAME = 0.5  # cosine to somebody's centre at which a face is taken for one of this person
 
 
@@ -120,6 +123,15 @@ def draw_among(
         yield title, np.concatenate((rows[np.concatenate(chosen)], others[strangers])), who
 
 
+def add_copies(rows: Rows, labels: Labels, seed: int) -> tuple[Rows, Labels]:
+    """Add near-copies of some pictures, as a second export or a burst makes them: noise of a tenth of their length."""
+    rng = np.random.default_rng([seed, 2])
+    again = rng.permutation(len(rows))[:_N_COPIES]
+    noise = normalise(rng.standard_normal((len(again), rows.shape[1]), dtype=np.float32))
+    copies = normalise(rows[again] + np.float32(0.1) * noise)
+    return np.concatenate((rows, copies)), np.concatenate((labels, labels[again]))
+
+
 def take_once(rows: Rows, labels: Labels, seed: int) -> tuple[Rows, Labels]:
     """Take one face of everybody."""
     order = np.random.default_rng([seed, 1]).permutation(len(labels))
@@ -161,6 +173,8 @@ def open_collections(data: Path, only: list[str], seed: int) -> Iterator[Collect
         others, who = take_once(*(load_set(data, "lfw") if name == "pins105" else (rows, labels)), seed)
         for title, *part in draw_among(rows, labels, others, None if name == "pins105" else who, seed):
             yield f"{name}, {title}", *part
+            if np.bincount(part[1]).max() <= _FEW_FACES:
+                yield f"{name}, {title}, {_N_COPIES} near-copies", *add_copies(*part, seed)
         if name == "pins105":
             rows, labels = take_part(rows, labels, rng, most=_DENSE)
         for title, guise in draw_guises(rows, rng):

@@ -38,6 +38,7 @@ class _Draw:
     rng: np.random.Generator
     dim: int
     variances: NDArray[np.float64]
+    has_crowds: bool
     facts: dict[str, Any] = field(default_factory=dict)
 
     def uniform(self, name: str, low: float, high: float) -> float:
@@ -123,6 +124,30 @@ def draw_burst_world(seed: int) -> Collection:
     return _normalise(rows[drawn] + noise)[order], labels[drawn][order], facts
 
 
+def draw_album_world(seed: int) -> Collection:
+    """Draw 1 to 19 people with 10 to 200 faces among 60 to 6,000 who are there once; some pictures are there again.
+
+    In three of four worlds nobody looks like a crowd: the people with many faces are the only dense groups. In half of
+    the worlds one in two hundred to one in five pictures has a near-copy.
+    """
+    rng = np.random.default_rng([seed, 88])
+    many = np.exp(rng.uniform(np.log(10), np.log(200), int(np.exp(rng.uniform(0, np.log(20))))))
+    n_others = int(np.exp(rng.uniform(np.log(60), np.log(6000))))
+    others = np.where(rng.random(n_others) < rng.choice([0.0, 0.02, 0.1]), 2, 1)
+    sizes = np.concatenate((many.astype(np.int64), others))
+    alike, various, has_crowds = bool(rng.random() < 0.7), bool(rng.random() < 0.25), bool(rng.random() < 0.25)
+    rows, labels, facts = draw_world(seed, sizes=sizes, alike=alike, various=various, has_crowds=has_crowds)
+    share = np.exp(rng.uniform(np.log(0.005), np.log(0.2))) if rng.random() < 0.5 else 0.0
+    again = np.flatnonzero(rng.random(len(rows)) < share)
+    strength = np.exp(rng.uniform(np.log(0.02), np.log(0.4), size=(len(again), 1))) / np.sqrt(rows.shape[1])
+    copies = _normalise(rows[again] + strength * rng.standard_normal((len(again), rows.shape[1])))
+    order = rng.permutation(len(rows) + len(again))
+    labels = np.concatenate((labels, labels[again]))[order]
+    people, counts = np.unique(labels, return_counts=True)
+    facts |= {"n": len(order), "people": len(people), "singletons": float((counts == 1).mean())}
+    return np.concatenate((rows, copies))[order], labels, facts
+
+
 def draw_alike_world(seed: int) -> Collection:
     """Draw a collection of any of these kinds in which people are more alike than chance."""
     rng = np.random.default_rng([seed, 81])
@@ -143,6 +168,7 @@ def draw_world(
     sizes: NDArray[np.int64] | None = None,
     alike: bool = False,
     various: bool = False,
+    has_crowds: bool = True,
 ) -> Collection:
     """Draw a collection.
 
@@ -158,6 +184,8 @@ def draw_world(
         Whether people are more alike than chance makes them.
     various : bool
         Whether each looks different in many ways, so that two of their pictures may have little in common.
+    has_crowds : bool
+        Whether there may be crowds whom the embedder hardly tells apart, and looks that many share.
 
     Returns
     -------
@@ -171,7 +199,7 @@ def draw_world(
     dim = int(rng.choice(_DIMS, p=_DIM_ODDS))
     decay = min(max(28.0, rng.uniform(0.22, 0.8) * dim), rng.uniform(60, 140))
     variances = np.exp(-np.arange(dim) / decay)
-    world = _Draw(rng, dim, variances / variances.sum())
+    world = _Draw(rng, dim, variances / variances.sum(), has_crowds)
     sizes, kind = draw_sizes(rng, n) if sizes is None else (sizes, "given")
     labels = np.repeat(np.arange(len(sizes)), sizes)
     identities = _draw_identities(world, len(sizes))
@@ -273,7 +301,7 @@ def _draw_groups(world: _Draw, n_families: int, family_size: int) -> tuple[NDArr
     likeness = world.uniform("group_likeness", 0, 0.35) * rng.random(n_groups) ** 2
     share = np.bincount(group, minlength=n_groups) / n_families
     likeness = np.minimum(likeness, 0.02 / np.maximum(share, 1e-9))  # large groups are loose
-    n_crowds = int(rng.integers(0, 4))
+    n_crowds = int(rng.integers(0, 4)) * world.has_crowds
     for crowd in range(n_crowds):
         members = rng.random(n_families) < np.exp(rng.uniform(np.log(0.003), np.log(0.08)))
         group[members] = n_groups + crowd
@@ -324,7 +352,7 @@ def _draw_variety(
 def _spoil(world: _Draw, rows: NDArray[np.float32], labels: NDArray[np.int64], n_people: int) -> NDArray[np.float32]:
     """Add what is wrong with pictures: looks that many share, noise of varied strength, blur."""
     rng, n = world.rng, len(labels)
-    if rng.random() < 0.5:  # some pictures of a person are of the kind that is hard to tell apart
+    if rng.random() < 0.5 and world.has_crowds:  # some pictures of a person are hard to tell from others of their kind
         shared = rng.random(n) < world.uniform("shared_looks", 0, 0.15)
         weight = np.where(shared, rng.uniform(0.1, 0.75, n), 0)[:, None]
         rows = np.sqrt(1 - weight) * rows + np.sqrt(weight) * world.normals(3)[rng.integers(0, 3, n)]
