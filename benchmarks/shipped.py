@@ -11,10 +11,10 @@ sparse worlds hardly anybody has: a model that has seen few of them takes strang
 worlds are of people who are not alike; real ones are, as those of alike worlds. Crowded worlds are filled by 1 to 20
 people: a model that has hardly seen this tears them apart. In gathered worlds they are among people who are there once:
 a model that has not seen this makes clusters of the strangers. So it is in albums, some with near-copies, but hardly
-any has crowds of look-alikes: where these are the only dense groups as often as people are, a model takes people for
-crowds. In bursts pictures were taken several times in a row. The second network learns from two kinds more. Worlds 900 to 1,099, 10,000 to 29,999, 38,000 to 38,999 and 44,000 to
-48,999 are never trained on. The features of the edges of each world are kept in `--cache`, under the version of the
-code that described them, so that an interrupted run goes on.
+any of these has crowds of look-alikes: where crowds are dense groups as often as people are, a model takes people for
+crowds. In bursts pictures were taken several times in a row. The second network learns from two kinds more. Worlds 900
+to 1,099, 10,000 to 29,999, 38,000 to 38,999 and 44,000 to 48,999 are never trained on. The features of the edges of
+each world are kept in `--cache`, under the version of the code that described them, so that an interrupted run goes on.
 
 What is shipped is two networks, for the first sight and for the second look (`relational.py`). Each is the mean of two
 networks' log-odds, as one network; they differ in their seeds only, and where they disagree, neither knows.
