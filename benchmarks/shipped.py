@@ -89,6 +89,7 @@ _PLAN: tuple[tuple[Draw, range, int], ...] = (
     (draw_album_world, range(51_000, 51_500), 4_000),
 )
 _N_NETWORKS = 2
+_EPOCHS = 8
 # Of what the second network says: it has learned what worlds are like around an edge, and real ones differ in that.
 _SHARE = 0.7
 _FEW_AMONG_OTHERS = (draw_gathered_world, draw_album_world)
@@ -143,7 +144,7 @@ def describe_world(world: World, cache: Path, model: RelationalModel | None = No
     code = name_code()
     if model is not None:
         first = digest_arrays(**model.first.name_tensors())[:12]
-        code = f"{name_code('looks.py', 'perceptron.py', 'relational.py')}-{first}"
+        code = f"{name_code('looks.py', 'pairs.py', 'perceptron.py', 'relational.py')}-{first}"
     path = cache / code / f"{world.draw.__name__}-{world.seed}-{world.n_edges}-{world.most_per_face}.npz"
     if path.exists():
         with np.load(path, allow_pickle=False) as kept:
@@ -213,7 +214,7 @@ def main() -> None:
     parser.add_argument("--first", type=Path, help="a model folder whose first network is taken as it is")
     parser.add_argument("--every", type=int, default=1, help="take one world in so many")
     parser.add_argument("--check", type=int, nargs=2)
-    parser.add_argument("--epochs", type=int, default=8)
+    parser.add_argument("--epochs", type=int, default=_EPOCHS)
     parser.add_argument("--jobs", type=int, default=2, help="worlds described at a time")
     parser.add_argument("--cache", type=Path, default=Path("bench/worlds"))
     options = parser.parse_args()
@@ -225,7 +226,8 @@ def main() -> None:
     second, second_facts = train_network(SEEN_AGAIN[:: options.every], options, RelationalModel(first))
     second = scale_output(second, _SHARE)
     model = RelationalModel(first, second, {"first": first_facts, "second": second_facts})
-    model.save(options.output, write_card(model, f" --every {options.every}" if options.every > 1 else ""))
+    told = f" --first {options.first}" * bool(options.first) + f" --every {options.every}" * (options.every > 1)
+    model.save(options.output, write_card(model, told + f" --epochs {options.epochs}" * (options.epochs != _EPOCHS)))
     if options.check:
         check(model, range(*options.check), options.cache)
 

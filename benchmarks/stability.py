@@ -14,6 +14,7 @@ again.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Iterator
 from itertools import combinations
@@ -61,7 +62,8 @@ def score(found: NDArray[np.int64], labels: NDArray[np.int64]) -> float:
 def run(options: argparse.Namespace) -> dict[str, list[float]]:
     """Fill the table, row by row: (ARI,) of a guise, (F, F to be expected, ...) of the others."""
     kept = json.loads(options.output.read_text()) if options.output.exists() else {}
-    made_by = {"code": name_code("*.py", "shipped/*"), "seed": options.seed}
+    script = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]
+    made_by = {"code": name_code("*.py", "shipped/*"), "script": script, "seed": options.seed}
     rows: dict[str, list[float]] = kept["rows"] if kept.get("made_by") == made_by else {}
     sets: dict[str, Collection] = {}
     whole: dict[str, float] = {}

@@ -85,23 +85,22 @@ def draw_sparse_world(seed: int, *, alike: bool = False) -> Collection:
 def draw_gathered_world(seed: int) -> Collection:
     """Draw 1 to 19 people with 20 to 500 faces among 60 to 6,000 who have one, or 20 to 2,000 who have a few."""
     rng = np.random.default_rng([seed, 85])
-    many = np.exp(rng.uniform(np.log(20), np.log(MOST_FACES), int(np.exp(rng.uniform(0, np.log(20))))))
+    many = _draw_many(rng, 20, 20, MOST_FACES)
     n_others = int(np.exp(rng.uniform(np.log(60), np.log(6000))))
     if rng.random() < 0.25:
         others = rng.integers(1, 6, n_others // 3)
     else:
         others = np.where(rng.random(n_others) < rng.choice([0.0, 0.02, 0.1], p=[0.5, 0.25, 0.25]), 2, 1)
-    sizes = np.concatenate((many.astype(np.int64), others))
+    sizes = np.concatenate((many, others))
     return draw_world(seed, sizes=sizes, alike=bool(rng.random() < 0.7), various=bool(rng.random() < 0.25))
 
 
 def draw_uneven_world(seed: int) -> Collection:
-    """Draw 1 to 9 people with 20 to 500 faces among 60 to 3,000 who have a few, or 8 to 300 people of all kinds."""
+    """Draw 1 to 9 people with 20 to 500 faces among 60 to 3,000 who have a few, or 8 to 301 people of all kinds."""
     rng = np.random.default_rng([seed, 87])
     n_others = int(np.exp(rng.uniform(np.log(60), np.log(3000))))
     if rng.random() < 0.7:
-        many = np.exp(rng.uniform(np.log(20), np.log(MOST_FACES), int(np.exp(rng.uniform(0, np.log(10))))))
-        sizes = np.concatenate((many, rng.integers(2, rng.integers(4, 9), n_others)))
+        sizes = np.concatenate((_draw_many(rng, 10, 20, MOST_FACES), rng.integers(2, rng.integers(4, 9), n_others)))
     else:
         sizes = np.exp(rng.uniform(np.log(2), np.log(rng.uniform(30, 300)), n_others // 10 + 2))
     alike, various = bool(rng.random() < 0.7), bool(rng.random() < 0.25)
@@ -116,12 +115,10 @@ def draw_burst_world(seed: int) -> Collection:
     kept = rng.permutation(len(rows))[: int(np.exp(rng.uniform(np.log(100), np.log(3000))))]
     times = np.where(rng.random(len(kept)) < rng.uniform(0.05, 0.8), 1 + rng.geometric(rng.uniform(0.2, 0.8)), 1)
     drawn = np.repeat(kept, times)
-    strength = np.exp(rng.uniform(np.log(0.02), np.log(0.4), size=len(kept))) / np.sqrt(rows.shape[1])
-    noise = np.repeat(strength, times)[:, None] * rng.standard_normal((len(drawn), rows.shape[1]))
+    strength = np.repeat(_draw_differences(rng, len(kept), rows.shape[1]), times)[:, None]
+    taken = _normalise(rows[drawn] + strength * rng.standard_normal((len(drawn), rows.shape[1])))
     order = rng.permutation(len(drawn))
-    people, counts = np.unique(labels[drawn], return_counts=True)
-    facts |= {"n": len(drawn), "people": len(people), "singletons": float((counts == 1).mean())}
-    return _normalise(rows[drawn] + noise)[order], labels[drawn][order], facts
+    return taken[order], labels[drawn][order], facts | _count_faces(labels[drawn])
 
 
 def draw_album_world(seed: int) -> Collection:
@@ -131,21 +128,36 @@ def draw_album_world(seed: int) -> Collection:
     the worlds one in two hundred to one in five pictures has a near-copy.
     """
     rng = np.random.default_rng([seed, 88])
-    many = np.exp(rng.uniform(np.log(10), np.log(200), int(np.exp(rng.uniform(0, np.log(20))))))
+    many = _draw_many(rng, 20, 10, 200)
     n_others = int(np.exp(rng.uniform(np.log(60), np.log(6000))))
     others = np.where(rng.random(n_others) < rng.choice([0.0, 0.02, 0.1]), 2, 1)
-    sizes = np.concatenate((many.astype(np.int64), others))
+    sizes = np.concatenate((many, others))
     alike, various, has_crowds = bool(rng.random() < 0.7), bool(rng.random() < 0.25), bool(rng.random() < 0.25)
     rows, labels, facts = draw_world(seed, sizes=sizes, alike=alike, various=various, has_crowds=has_crowds)
     share = np.exp(rng.uniform(np.log(0.005), np.log(0.2))) if rng.random() < 0.5 else 0.0
     again = np.flatnonzero(rng.random(len(rows)) < share)
-    strength = np.exp(rng.uniform(np.log(0.02), np.log(0.4), size=(len(again), 1))) / np.sqrt(rows.shape[1])
+    strength = _draw_differences(rng, len(again), rows.shape[1])[:, None]
     copies = _normalise(rows[again] + strength * rng.standard_normal((len(again), rows.shape[1])))
     order = rng.permutation(len(rows) + len(again))
     labels = np.concatenate((labels, labels[again]))[order]
-    people, counts = np.unique(labels, return_counts=True)
-    facts |= {"n": len(order), "people": len(people), "singletons": float((counts == 1).mean())}
-    return np.concatenate((rows, copies))[order], labels, facts
+    return np.concatenate((rows, copies))[order], labels, facts | _count_faces(labels)
+
+
+def _draw_many(rng: np.random.Generator, most_people: int, fewest: int, most: int) -> NDArray[np.int64]:
+    """Draw how many faces each of fewer than `most_people` people has."""
+    n_people = int(np.exp(rng.uniform(0, np.log(most_people))))
+    return np.exp(rng.uniform(np.log(fewest), np.log(most), n_people)).astype(np.int64)
+
+
+def _draw_differences(rng: np.random.Generator, n: int, dim: int) -> NDArray[np.float64]:
+    """Draw by how much the pictures of one moment differ, for each number of a unit row."""
+    return np.asarray(np.exp(rng.uniform(np.log(0.02), np.log(0.4), size=n)) / np.sqrt(dim))
+
+
+def _count_faces(labels: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the facts of a collection that follow from its labels."""
+    counts = np.unique(labels, return_counts=True)[1]
+    return {"n": len(labels), "people": len(counts), "singletons": float((counts == 1).mean())}
 
 
 def draw_alike_world(seed: int) -> Collection:

@@ -69,11 +69,11 @@ def label_refined(graph: EdgeGraph, *, seed: int = 0) -> NDArray[np.int64]:
     modules = climb_modules(flow_graph, seed=seed) if n_trials < 2 else find_shortest(flow_graph, n_trials, seed=seed)
     crowds = find_crowds(graph, modules)
     if not crowds.any():
-        return _join_tied(graph, modules, split_modules(flow_graph, modules, seed=seed))
+        return _join_parts(graph, modules, split_modules(flow_graph, modules, seed=seed))
     crowded = crowds[modules]
     flow_graph = drop_links(flow_graph, crowded)
     modules = improve_modules(flow_graph, _let_alone(modules, crowded), seed=seed)
-    return _join_tied(_silence(graph, crowded), modules, split_modules(flow_graph, modules, seed=seed))
+    return _join_parts(_silence(graph, crowded), modules, split_modules(flow_graph, modules, seed=seed))
 
 
 def _let_alone(modules: NDArray[np.int32], crowded: NDArray[np.bool_]) -> NDArray[np.int32]:
@@ -94,8 +94,8 @@ def _silence(graph: EdgeGraph, crowded: NDArray[np.bool_]) -> EdgeGraph:
     return EdgeGraph(graph.offsets, graph.targets, scores)
 
 
-def _join_tied(graph: EdgeGraph, modules: NDArray[np.int32], parts: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Join parts of one module that a sure link ties."""
+def _join_parts(graph: EdgeGraph, modules: NDArray[np.int32], parts: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Join parts of one module that a sure link ties, and splinters with the main one."""
     n_parts = int(parts.max(initial=-1)) + 1
     module_of = np.empty(n_parts, dtype=np.int32)
     module_of[parts] = modules

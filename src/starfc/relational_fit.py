@@ -1,9 +1,9 @@
 """Fit of the relational scorer to known people: what `--preset default` does.
 
 In: Features, labels, an index of the people, and a way to train a GCN. Out: a Model, with the threshold and the
-partition that suit it. Relations do not depend on the embedder, so a network that knows 3,850 worlds is a good
-start, and a few hundred people are enough to learn what is different here: how alike relatives are, how often people
-occur, what the embedder confuses. A GCN reads the features themselves, and needs more people; where it helps, the two
+partition that suit it. Relations do not depend on the embedder, so a network that knows thousands of worlds is a
+good start, and a few hundred people are enough to learn what is different here: how alike relatives are, how often
+people occur, what the embedder confuses. A GCN reads the features themselves, and needs more people; where it helps, the two
 are combined (`relational_model.py`).
 
 A collection is one draw from what the user may have to cluster. So the network learns from several: all faces, halves
@@ -37,6 +37,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .atomic import replacing
+from .errors import ModelError
 from .features import Features
 from .heldout import split_people
 from .judging import KINDS, Choice, Judged, Kind, choose_setting
@@ -381,7 +382,8 @@ def _load_space(path: Path) -> Space:
     """Read what :func:`_save_space` wrote."""
     with np.load(path, allow_pickle=False) as arrays:
         found = read_space(arrays)
-    assert found is not None
+    if found is None:
+        raise ModelError(f"{path} holds no space; remove it")  # it is made anew
     return found
 
 
