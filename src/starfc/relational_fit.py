@@ -1,9 +1,9 @@
 """Fit of the relational scorer to known people: what `--preset default` does.
 
 In: Features, labels, an index of the people, and a way to train a GCN. Out: a Model, with the threshold and the
-partition that suit it. Relations do not depend on the embedder, so a network that knows thousands of worlds is a
-good start, and a few hundred people are enough to learn what is different here: how alike relatives are, how often
-people occur, what the embedder confuses. A GCN reads the features themselves, and needs more people; where it helps, the two
+partition that suit it. Relations do not depend on the embedder, so a network that knows thousands of worlds is a good
+start, and a few hundred people are enough to learn what is different here: how alike relatives are, how often people
+occur, what the embedder confuses. A GCN reads the features themselves, and needs more people; where it helps, the two
 are combined (`relational_model.py`).
 
 A collection is one draw from what the user may have to cluster. So the network learns from several: all faces, halves
