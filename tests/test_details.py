@@ -30,7 +30,7 @@ def describe_plainly(labels, features, scored, tau1):
         known = list(zip(scored.neighbors[i].tolist(), scored.scores[i].tolist(), strict=True))
         worst = min(score for _, score in known)
         own = max((score for j, score in known if j in mates), default=worst) if mates else tau1
-        rival = max((score for j, score in known if j not in mates), default=worst)
+        rival = max((score for j, score in known if j not in mates), default=min(worst, tau1))
         yield len(mates) + 1, 1 / (1 + np.exp(-(own - rival) / 0.05)), np.mean(pairs) if pairs else np.nan
 
 

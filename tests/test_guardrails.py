@@ -50,6 +50,7 @@ def test_sureness_is_counted_edge_by_edge(scored, seed):
 
 def test_sureness_speaks():
     assert "98.4 % of the neighbours" in Sureness(0.984, 0.9).describe()
+    assert "no neighbours were put together, and 0.0 %" in Sureness(1.0, 0.0).describe()
 
 
 def test_a_good_clustering_gives_no_sentence():
@@ -57,6 +58,25 @@ def test_a_good_clustering_gives_no_sentence():
     assert warn(*make_people(2, 100)) == []  # two people are no two embedders, and half of the faces no chain
     assert warn(*make_people(1, 100)) == []
     assert warn(np.random.default_rng(0).normal(size=(10, 8)), np.zeros(10, np.int64)) == []  # too few to judge
+
+
+def test_a_chain_that_is_not_the_largest_cluster_is_named():
+    rows, labels = make_people(102, np.repeat([3, 400, 3], [50, 1, 51]))
+    joined = np.where((labels < 50) | (labels > 80), 0, labels)
+    (sentence,) = warn(rows, joined)
+    assert sentence.startswith("a large cluster holds 30 % of all faces")
+
+
+def test_one_person_in_pieces_is_no_second_embedder():
+    rows, labels = make_people(40, np.repeat([3, 120], [39, 1]), noise=0.4)
+    pieces = np.where(labels == 39, 100 + np.arange(len(labels)), labels)
+    assert warn(rows, pieces) == []
+
+
+def test_lengths_beyond_all_squares(recwarn):
+    rows, labels = make_people(40, 10)
+    assert find_warnings(Features(rows * 1e200), labels, list_nearest(rows)) == []
+    assert not recwarn
 
 
 @pytest.mark.parametrize("share", [0.3, 1.0])

@@ -33,11 +33,13 @@ _LOOSE = 0.3  # of the way from strangers to nearest neighbours: below, two of i
 _ALONE = 0.98
 _ALIKE = 0.3  # mean cosine of random pairs
 _COPY = 0.9999
+_NEAR_COPY = 0.98
 _MANY_COPIES = 1000
 _FEWEST_COPIES = 5  # of the faces looked at: fewer say too little of all
 _COPIED_SHARE = 0.2
 _TWO_KINDS = 6.0  # standard deviations between two groups
 _SMALLEST_KIND = 0.05
+_TORN = 0.6  # of the way from strangers to nearest neighbours: two faces of one person are that alike on average
 _MANY_PEOPLE = 20  # clusters in each of two groups: fewer may simply be two people
 
 
@@ -63,10 +65,10 @@ class Sureness:
         'by its own probabilities, 98.4 % of the neighbours put together are the same person, and 97.1 % of the
         likely pairs are together'
         """
-        return (
-            f"by its own probabilities, {100 * self.right:.1f} % of the neighbours put together are the same person,"
-            f" and {100 * self.found:.1f} % of the likely pairs are together"
-        )
+        right = f"{100 * self.right:.1f} % of the neighbours put together are the same person"
+        if self.found == 0:
+            right = "no neighbours were put together"
+        return f"by its own probabilities, {right}, and {100 * self.found:.1f} % of the likely pairs are together"
 
 
 def measure_sureness(labels: NDArray[np.int64], scored: ScoredEdges) -> Sureness:
@@ -146,7 +148,7 @@ def find_warnings(
         ("--prefer precision", "--prefer recall") if by_relations else ("a higher --tau1", "a lower --tau1")
     )
     found = (
-        _judge_largest(features, labels, strangers, float(np.median(nearest)), stricter, rng),
+        _judge_large(features, labels, strangers, float(np.median(nearest)), stricter, rng),
         _judge_alone(labels, strangers, looser),
         _judge_copies(nearest, len(labels)),
         _judge_kinds(features, faces, rows, labels[faces]),
@@ -175,7 +177,7 @@ def _compare_nearest(
     return np.where(first >= 0, cosines, np.float32(-1)).astype(np.float32)
 
 
-def _judge_largest(
+def _judge_large(
     features: Features,
     labels: NDArray[np.int64],
     strangers: float,
@@ -183,24 +185,26 @@ def _judge_largest(
     advice: str,
     rng: np.random.Generator,
 ) -> str:
-    """Tell of a large cluster whose faces are hardly more alike than strangers."""
+    """Tell of a large cluster, the largest such, whose faces are hardly more alike than strangers."""
     ids, codes, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     sizes[ids < 0] = 0
-    share = sizes.max() / len(labels)
-    if share < (_LARGE if sizes.max() < _MANY_FACES else 0.2 * _LARGE):
-        return ""
-    inside = codes == sizes.argmax()
-    rows, others = (features.take(_draw(rng, np.flatnonzero(part))) for part in (inside, ~inside))
-    cohesion = _average_pairs(rows)
-    # Where one cluster is nearly everything, its faces are what random pairs are made of: strangers may have less.
-    base = float(rows.mean(axis=0) @ others.mean(axis=0)) if len(others) >= _OUTSIDE else min(strangers, 0.0)
-    if cohesion - base >= _LOOSE * (nearest - base):
-        return ""
-    return (
-        f"the largest cluster holds {100 * share:.0f} % of all faces, and two of them are hardly more alike than"
-        f" strangers (mean cosine {cohesion:.2f}, nearest neighbours {nearest:.2f}): several people are probably"
-        f" joined; try {advice}"
-    )
+    least = np.where(sizes < _MANY_FACES, _LARGE, 0.2 * _LARGE)
+    for rank, large in enumerate(np.argsort(-sizes, kind="stable")[: int(5 / _LARGE)]):
+        share = sizes[large] / len(labels)
+        if share < least[large]:
+            continue
+        inside = codes == large
+        rows, others = (features.take(_draw(rng, np.flatnonzero(part))) for part in (inside, ~inside))
+        cohesion = _average_pairs(rows)
+        # Where one cluster is nearly everything, its faces are what random pairs are made of: strangers may have less.
+        base = float(rows.mean(axis=0) @ others.mean(axis=0)) if len(others) >= _OUTSIDE else min(strangers, 0.0)
+        if cohesion - base < _LOOSE * (nearest - base):
+            return (
+                f"{'a large' if rank else 'the largest'} cluster holds {100 * share:.0f} % of all faces, and two of"
+                f" them are hardly more alike than strangers (mean cosine {cohesion:.2f}, nearest neighbours"
+                f" {nearest:.2f}): several people are probably joined; try {advice}"
+            )
+    return ""
 
 
 def _judge_alone(labels: NDArray[np.int64], strangers: float, advice: str) -> str:
@@ -232,21 +236,26 @@ def _judge_copies(nearest: NDArray[np.float32], n_faces: int) -> str:
 
 
 def _judge_kinds(
-    features: Features, faces: NDArray[np.int64], rows: NDArray[np.float32], labels: NDArray[np.int64]
+    features: Features,
+    faces: NDArray[np.int64],
+    rows: NDArray[np.float32],
+    labels: NDArray[np.int64],
 ) -> str:
     """Tell of vectors that are not embeddings of one kind."""
     raw = np.asarray(features.raw[faces], dtype=np.float64)
     if (raw >= 0).all():
         return "no value is negative, as in pixels or histograms: these are probably not embeddings of faces"
-    lengths = np.log(np.maximum(np.linalg.norm(raw, axis=1), 1e-30))
-    if _find_two_groups(lengths, labels):
+    largest = np.maximum(np.abs(raw).max(axis=1, keepdims=True), 1e-30)  # their squares may be beyond all numbers
+    lengths = np.log(np.maximum(np.linalg.norm(raw / largest, axis=1), 1e-30)) + np.log(largest[:, 0])
+    if _find_two_groups(lengths, labels) is not None:
         return (
             "the vectors have two quite different lengths: they may come from two embedders or two stages of one;"
             " cluster each kind by itself"
         )
     centred = rows - rows.mean(axis=0)
     direction = np.linalg.svd(centred[: _SAMPLE // 2], full_matrices=False)[2][0]
-    if _find_two_groups((centred @ direction).astype(np.float64), labels):
+    above = _find_two_groups((centred @ direction).astype(np.float64), labels)
+    if above is not None and not any(_is_one_person(rows, part) for part in (above, ~above)):
         return (
             "the vectors fall into two groups of many people each that have nothing in common: they may come from two"
             " embedders; cluster each kind by itself"
@@ -254,8 +263,16 @@ def _judge_kinds(
     return ""
 
 
-def _find_two_groups(values: NDArray[np.float64], labels: NDArray[np.int64]) -> bool:
-    """Tell whether numbers fall into two groups far apart (Otsu's cut), each of many clusters."""
+def _is_one_person(rows: NDArray[np.float32], part: NDArray[np.bool_]) -> bool:
+    """Tell whether the faces of one part are as alike as those of one person: it is in pieces, and no other kind."""
+    cosines = rows[part] @ rows[part].T
+    nearest = np.where(cosines > _NEAR_COPY, -1, cosines).max(axis=1)
+    base = max(float(rows[part].mean(axis=0) @ rows[~part].mean(axis=0)), 0.0)
+    return _average_pairs(rows[part]) - base >= _TORN * (float(np.median(nearest)) - base)
+
+
+def _find_two_groups(values: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.bool_] | None:
+    """Return which of the numbers are the higher of two groups far apart (Otsu's cut), each of many clusters."""
     order = np.argsort(values, kind="stable")
     ordered = values[order]
     n = len(ordered)
@@ -266,4 +283,8 @@ def _find_two_groups(values: NDArray[np.float64], labels: NDArray[np.int64]) -> 
     spread = max(float(ordered[:cut].std()), float(ordered[cut:].std()), 1e-6)
     people = min(len(np.unique(labels[order[:cut]])), len(np.unique(labels[order[cut:]])))
     large = min(cut, n - cut) >= _SMALLEST_KIND * n
-    return bool(large and people >= _MANY_PEOPLE and apart[cut - 1] > _TWO_KINDS * spread)
+    if not (large and people >= _MANY_PEOPLE and apart[cut - 1] > _TWO_KINDS * spread):
+        return None
+    above = np.zeros(n, dtype=np.bool_)
+    above[order[cut:]] = True
+    return above

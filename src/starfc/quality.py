@@ -349,7 +349,8 @@ def compare_rows(rows, codes, sums, squares, out):  # type: ignore[no-untyped-de
 def _measure_margins(start, stop, neighbors, scores, codes, sizes, tau1, margins):  # type: ignore[no-untyped-def]
     """Best score within the face's own cluster minus the best beyond, for the rows of a tile.
 
-    Where a list holds nobody of one side, that side is at most as good as the worst of the list.
+    Where a list holds nobody of one side, that side is at most as good as the worst of the list; others also at most
+    as good as tau_1, else they would probably be in the cluster.
     """
     for i in range(start, stop):
         own, rival, worst = np.float32(-np.inf), np.float32(-np.inf), np.float32(np.inf)
@@ -368,7 +369,7 @@ def _measure_margins(start, stop, neighbors, scores, codes, sizes, tau1, margins
         if worst == np.inf:  # no neighbours at all: nothing is known
             margins[i] = 0
             continue
-        margins[i] = (own if own > -np.inf else worst) - (rival if rival > -np.inf else worst)
+        margins[i] = (own if own > -np.inf else worst) - (rival if rival > -np.inf else min(worst, tau1))
 
 
 @njit(cache=True, nogil=True)
